@@ -1,0 +1,2 @@
+//! Reprise. (The map follows.)
+pub mod domain;
