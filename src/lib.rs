@@ -1,2 +1,3 @@
 //! Reprise. (The map follows.)
+pub mod applier;
 pub mod domain;

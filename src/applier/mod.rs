@@ -1,0 +1,2 @@
+//! The one road: plan, ledger, gateway, settle.
+pub mod intake;
