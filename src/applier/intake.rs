@@ -1,19 +1,20 @@
 //! What crosses between the log and the applier, in plain values: no Kafka type, no SQL.
 //!
-//! The log side sends [`Control`] on an unbounded channel and batches of [`Record`]s on a small bounded one
-//! (that bound is the back-pressure). Whoever receives drains control before each batch; the sender announces
-//! a lane before its first record, so no record ever meets an unknown lane that is not gone already.
+//! The log side sends [`Control`] on an unbounded channel and [`Delivery`]s on a small bounded one (that bound is
+//! the back-pressure). Whoever receives drains control before each delivery; the sender announces a lane before
+//! its first record, so no record ever meets an unknown lane that is not gone already. A position travels with
+//! the records, so that it cannot overtake one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use futures::future::BoxFuture;
-use tokio::sync::oneshot;
 
-use crate::domain::effect::Run;
 use crate::domain::plan::Plan;
-use crate::domain::poison::{Poison, Reason};
+use crate::domain::poison::Poison;
+
+pub use crate::domain::record::{DeadLetter, RawRecord};
 
 /// One claim on a partition. `claim` is new at each assignment, so that late news of an earlier one is told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,20 +31,6 @@ pub struct RecordOffset(pub i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResumeAt(pub i64);
 
-/// A record exactly as it was read.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RawRecord {
-    pub topic: Arc<str>,
-    pub partition: i32,
-    pub offset: i64,
-    /// The record's own time in ms; absent where the producer gave none. May be absurd.
-    pub timestamp_ms: Option<i64>,
-    pub key: Option<Box<[u8]>>,
-    pub value: Option<Box<[u8]>>,
-    /// In their order, duplicates and nulls included.
-    pub headers: Vec<(String, Option<Vec<u8>>)>,
-}
-
 /// Why a record is passed over without being applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
@@ -56,7 +43,7 @@ pub enum Skip {
 #[derive(Debug)]
 pub enum Content {
     Plan(Box<Plan>),
-    Poison(Poison),
+    Poison { poison: Poison, order_id: Option<String> },
     Skip(Skip),
 }
 
@@ -77,14 +64,23 @@ pub struct Record {
 pub enum Control {
     /// A partition is ours from here on. `end` (exclusive) bounds a replay.
     Assigned { lane: LaneId, start: ResumeAt, end: Option<ResumeAt> },
-    /// Nothing below `next` is still to come on this lane (transaction markers, end of partition, compacted tail).
-    Position { lane: LaneId, next: ResumeAt },
     /// These lanes are being taken away. The applier stops beginning work on them, lets calls in flight finish
-    /// until `deadline`, and answers with the final positions. `lost`: they already are someone else's.
-    Revoked { lanes: Vec<LaneId>, lost: bool, deadline: Instant, done: oneshot::Sender<Vec<(LaneId, ResumeAt)>> },
+    /// until `deadline`, and answers with the final positions (sending never blocks; the receiver may be gone).
+    /// `lost`: they already are someone else's.
+    Revoked { lanes: Vec<LaneId>, lost: bool, deadline: Instant, done: mpsc::Sender<Vec<(LaneId, ResumeAt)>> },
 }
 
 /// The positions that may be committed, by lane; written by the applier, read by whoever commits.
+/// What arrives on the bounded channel, in the order in which it was read.
+#[derive(Debug)]
+pub enum Delivery {
+    /// Records of any lanes; those of one lane in offset order.
+    Records(Vec<Record>),
+    /// Nothing below `next` is still to come on this lane (transaction markers, end of partition, compacted tail).
+    /// All its records below were delivered before.
+    Position { lane: LaneId, next: ResumeAt },
+}
+
 #[derive(Debug, Default, Clone)]
 pub struct Watermarks(Arc<Mutex<HashMap<LaneId, ResumeAt>>>);
 
@@ -100,21 +96,6 @@ impl Watermarks {
     pub fn snapshot(&self) -> Vec<(LaneId, ResumeAt)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(lane, at)| (*lane, *at)).collect()
     }
-}
-
-/// A record, or one effect of it, that cannot be applied.
-#[derive(Debug, Clone)]
-pub struct DeadLetter {
-    pub raw: RawRecord,
-    pub reason: Reason,
-    pub message: String,
-    /// Known where the record could be decoded.
-    pub order_id: Option<String>,
-    /// `tipo_efeito`, where one effect failed.
-    pub effect_type: Option<String>,
-    pub attempts: u32,
-    pub run: Run,
-    pub first_failed_at: jiff::Timestamp,
 }
 
 /// Why a dead letter is not stored in the topic yet.

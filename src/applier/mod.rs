@@ -1,2 +1,164 @@
-//! The one road: plan, ledger, gateway, settle.
+//! The one road: plan -> ledger -> gateway -> settle. Live, replay and redrive all go along it.
+//!
+//! ```text
+//!  records ──► batch step: look up, judge and write states ──► coordinator ──► calls ──► answers ─┐
+//!                 (one statement per micro-batch)                 ▲   │                           │
+//!                                                                 │   └── wave: settle + reserve ◄┘
+//!                                                                 └──────── (one durable transaction at a time)
+//! ```
+//!
+//! One task, the [`coordinator`], owns everything that is in flight: plain structs, no locks. It starts effects when
+//! a call slot is free, and never before their reservation has committed; it keeps the order within one order and
+//! effect type; it holds a slot from the wave that reserves to the wave that settles, so that a crash leaves no more
+//! effects uncertain than calls were in flight.
+//!
+//! * I1 No call without a durably committed reservation.
+//! * I4 The position of a lane never passes an unsettled record ([`progress`]).
+//! * I7 An outage is waited out here; only what can never succeed becomes a dead letter.
+//! * I10 Memory is bounded: a small channel, a cap of unsettled events, slots.
+//! * I11 At most `concorrencia` effects per type are reserved by one process.
+//!
+//! Not here: what an answer proves (`gateway`), SQL (`pg`), anything of Kafka (`stream`).
+
+mod answers;
+mod batch;
+mod coordinator;
+mod dead_letters;
+mod effects;
 pub mod intake;
+mod lanes;
+mod owners;
+pub mod progress;
+mod steps;
+mod waves;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+
+use crate::domain::effect::{Outcome, Run};
+use crate::domain::plan::Policies;
+use crate::gateway::EffectGateway;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::pg::connect::Database;
+use crate::pg::wave::Target;
+use intake::{Control, DeadLetterTopic, Delivery, LaneId, PublishError, ResumeAt, Watermarks};
+
+/// Everything the road needs; what differs between live, replay and redrive is only what stands here.
+pub struct Road {
+    pub run: Run,
+    pub policies: Policies,
+    pub database: Database,
+    pub gateway: Arc<dyn EffectGateway>,
+    pub dead_letters: Arc<dyn DeadLetterTopic>,
+    pub health: Health,
+    pub metrics: Arc<Metrics>,
+    /// Readable name of this process, for evidence.
+    pub instance: Arc<str>,
+    /// Where lanes may be resumed.
+    pub watermarks: Watermarks,
+    /// For runs that report: totals and what became of each effect that was not simply known.
+    pub journal: Option<Journal>,
+    /// Set while a run is paused: nothing is begun, calls in flight finish.
+    pub paused: watch::Receiver<bool>,
+}
+
+/// What comes in.
+pub struct Inlet {
+    pub control: mpsc::UnboundedReceiver<Control>,
+    pub deliveries: mpsc::Receiver<Delivery>,
+}
+
+/// What a reporting run tells, in order: an effect's entry comes before the checkpoint that covers its record.
+#[derive(Debug)]
+pub enum Entry {
+    Effect { target: Target, outcome: Outcome },
+    Checkpoint(Vec<Checkpoint>),
+}
+
+/// Where a reporting run tells it. The backlog is bounded by not taking batches in while it is long.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    entries: mpsc::UnboundedSender<Entry>,
+    backlog: Arc<AtomicUsize>,
+}
+
+/// The other end of a [`Journal`].
+#[derive(Debug)]
+pub struct JournalReader {
+    entries: mpsc::UnboundedReceiver<Entry>,
+    backlog: Arc<AtomicUsize>,
+}
+
+/// Entries that may wait to be written before no more batches are taken in.
+const JOURNAL_BACKLOG_MAX: usize = 8192;
+
+/// Makes both ends.
+pub fn journal() -> (Journal, JournalReader) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let backlog = Arc::new(AtomicUsize::new(0));
+    (
+        Journal { entries: sender, backlog: Arc::clone(&backlog) },
+        JournalReader { entries: receiver, backlog },
+    )
+}
+
+impl Journal {
+    fn tell(&self, entry: Entry) {
+        self.backlog.fetch_add(1, Ordering::Relaxed);
+        if self.entries.send(entry).is_err() {
+            tracing::error!("nobody keeps this run's journal any more");
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.backlog.load(Ordering::Relaxed) > JOURNAL_BACKLOG_MAX
+    }
+}
+
+impl JournalReader {
+    /// Takes up to `limit` entries; none when the run is over and everything was taken.
+    pub async fn take(&mut self, entries: &mut Vec<Entry>, limit: usize) -> usize {
+        let taken = self.entries.recv_many(entries, limit).await;
+        self.backlog.fetch_sub(taken, Ordering::Relaxed);
+        taken
+    }
+}
+
+/// How far a lane is settled, and what was counted on the way since the last checkpoint.
+#[derive(Debug)]
+pub struct Checkpoint {
+    pub lane: LaneId,
+    pub at: ResumeAt,
+    pub counts: progress::Counts,
+}
+
+/// Asks the applier to come to an end: no new work, calls in flight may finish until the deadline.
+pub type Stop = watch::Receiver<Option<Instant>>;
+
+/// How a run of the applier ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Final positions of the lanes that were still ours.
+    pub positions: Vec<(LaneId, ResumeAt)>,
+    /// Nothing was in flight any more; false if the deadline came first.
+    pub drained: bool,
+}
+
+/// Why the applier cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplierError {
+    #[error(transparent)]
+    DeadLetters(#[from] PublishError),
+    #[error("a task of the applier ended unexpectedly: {0}")]
+    TaskLost(String),
+}
+
+/// Runs the road until it is asked to stop or cannot go on.
+pub async fn run(road: Road, inlet: Inlet, stop: Stop) -> Result<Ended, ApplierError> {
+    coordinator::Coordinator::new(road, inlet.control).run(inlet.deliveries, stop).await
+}

@@ -13,4 +13,5 @@ pub mod event;
 pub mod money;
 pub mod plan;
 pub mod poison;
+pub mod record;
 pub mod verdict;

@@ -1,0 +1,23 @@
+//! Postgres: the only SQL of the house.
+//!
+//! * [`connect`]: connection settings, the pool for slow work and the pinned connections of the hot path
+//! * [`error`]: failures classified by SQLSTATE and connection state; nobody downstream reads message text
+//! * [`schema`]: migrations and the check that the schema is not behind
+//! * [`lookup`]: one statement per batch: what the ledger and the commissions say about it
+//! * [`commission`]: one statement per batch: the guarded upsert
+//! * [`wave`]: settle what is finished and reserve what can start, in one durable transaction
+//! * [`owner`]: session locks, by which a dead owner is known at once
+//! * [`dead_letter`]: the index of dead letters
+//!
+//! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
+//! database's, and a query future is never dropped half-way on a connection that is used again.
+
+pub mod commission;
+pub mod connect;
+pub mod dead_letter;
+pub mod error;
+pub mod lookup;
+mod moves;
+pub mod owner;
+pub mod schema;
+pub mod wave;
