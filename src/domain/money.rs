@@ -108,7 +108,7 @@ mod tests {
             let c = commission(Cents(amount), percent(mantissa, 5));
             // 2 * |amount * mantissa - c * 10^7| <= 10^7
             let exact = BigInt::from(amount) * mantissa;
-            let gap = exact - BigInt::from(c.0) * 10_000_000;
+            let gap: BigInt = exact - BigInt::from(c.0) * 10_000_000;
             prop_assert!(gap.magnitude() * 2u32 <= BigInt::from(10_000_000).magnitude().clone());
         }
     }
