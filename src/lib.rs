@@ -1,4 +1,5 @@
 //! Reprise. (The map follows.)
 pub mod applier;
+pub mod codec;
 pub mod domain;
 pub mod pg;
