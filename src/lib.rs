@@ -1,3 +1,5 @@
 //! Reprise. (The map follows.)
 pub mod applier;
 pub mod domain;
+pub mod health;
+pub mod metrics;
