@@ -283,9 +283,9 @@ impl Database {
         match self {
             Self::NeverHeard => Err("has not answered yet".to_owned()),
             Self::Away(outage) => Err(format!("away since {}: {}", outage.since, outage.cause)),
-            Self::Up { heard, at } if now.saturating_duration_since(*heard) > DATABASE_NEWS_MAX => {
-                Err(format!("no news since {at}; the probe must report within {} s", DATABASE_NEWS_MAX.as_secs()))
-            }
+            Self::Up { heard, at } if now.saturating_duration_since(*heard) > DATABASE_NEWS_MAX => Err(
+                format!("no news since {at}; the probe must report within {} s", DATABASE_NEWS_MAX.as_secs()),
+            ),
             Self::Up { .. } => Ok(()),
         }
     }

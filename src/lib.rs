@@ -3,3 +3,4 @@ pub mod applier;
 pub mod domain;
 pub mod health;
 pub mod metrics;
+pub mod ops;

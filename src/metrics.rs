@@ -250,7 +250,8 @@ impl Metrics {
                 .histogram(name::TRANSACTION_SECONDS, "Ledger transactions, from begin to commit")?,
             event_seconds: families
                 .histogram(name::EVENT_SECONDS, "Records, from being read to being settled")?,
-            batch_events: families.size_histogram(name::BATCH_EVENTS, "Events taken together in one batch")?,
+            batch_events: families
+                .size_histogram(name::BATCH_EVENTS, "Events taken together in one batch")?,
             no_offset: families.counter(
                 name::NO_OFFSET,
                 "Partitions begun without a committed offset, at the earliest record",
@@ -411,17 +412,19 @@ fn effect_series<'a>(
     )?;
     let call_seconds: HistogramVec =
         families.histograms(name::CALL_SECONDS, "Provider calls, connect to last byte", &[label::EFFECT])?;
-    let circuit_open =
-        families.gauges(name::CIRCUIT_OPEN, "1 while the circuit of this effect is open", &[label::EFFECT])?;
+    let circuit_open = families.gauges(
+        name::CIRCUIT_OPEN,
+        "1 while the circuit of this effect is open",
+        &[label::EFFECT],
+    )?;
     let reservations = families.gauges(
         name::LIVE_RESERVATIONS,
         "Reservations this process holds for calls in flight",
         &[label::EFFECT],
     )?;
     let series = |effect: &str| EffectSeries {
-        outcomes: Outcome::ALL.map(|o| {
-            RunKind::ALL.map(|r| outcomes.with_label_values(&[effect, o.as_str(), r.as_str()]))
-        }),
+        outcomes: Outcome::ALL
+            .map(|o| RunKind::ALL.map(|r| outcomes.with_label_values(&[effect, o.as_str(), r.as_str()]))),
         pending: PendingState::ALL.map(|s| pending.with_label_values(&[effect, s.as_str()])),
         oldest: PendingState::ALL.map(|s| oldest.with_label_values(&[effect, s.as_str()])),
         call_seconds: call_seconds.with_label_values(&[effect]),

@@ -138,7 +138,7 @@ fn a_probe_that_failed_keeps_the_beginning_of_an_open_circuit() {
     let health = ready();
     health.circuit_opened(EffectTypeId(1), Duration::from_secs(1));
     let before = health.status().circuitos_abertos;
-    health.circuit_opened(EffectTypeId(1), Duration::from_secs(60));
+    health.circuit_opened(EffectTypeId(1), Duration::from_mins(1));
     let after = health.status().circuitos_abertos;
     assert_eq!((before.len(), after.len()), (1, 1));
     assert_eq!(after[0].efeito, "pagar-repasse");

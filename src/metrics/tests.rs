@@ -18,7 +18,14 @@ fn assert_line(text: &str, line: &str) {
 fn every_series_exists_before_anything_happened() {
     let text = metrics().render().expect("text");
     for outcome in [
-        "aplicado", "ja-registrado", "suprimido", "seria-aplicado", "incerto", "recusado", "falhou", "divergente",
+        "aplicado",
+        "ja-registrado",
+        "suprimido",
+        "seria-aplicado",
+        "incerto",
+        "recusado",
+        "falhou",
+        "divergente",
     ] {
         for run in ["ao-vivo", "replay", "simulacao", "redrive"] {
             for effect in ["notificar-vendedor", "pagar-repasse"] {
@@ -109,7 +116,8 @@ fn each_count_lands_on_its_own_series() {
     ] {
         assert_line(&text, line);
     }
-    let counted = series(&text).into_iter().filter(|l| l.starts_with("reprise_efeitos_total") && !l.ends_with(" 0"));
+    let counted =
+        series(&text).into_iter().filter(|l| l.starts_with("reprise_efeitos_total") && !l.ends_with(" 0"));
     assert_eq!(counted.count(), 2);
 }
 
@@ -168,7 +176,9 @@ fn an_unknown_effect_type_is_counted_nowhere_and_does_not_panic() {
     m.effect(EffectTypeId(9), Outcome::Applied, RunKind::Live, 1);
     m.call_seconds(EffectTypeId(9), Duration::from_secs(1));
     let text = m.render().expect("text");
-    assert!(series(&text).iter().filter(|l| l.starts_with("reprise_efeitos_total")).all(|l| l.ends_with(" 0")));
+    assert!(
+        series(&text).iter().filter(|l| l.starts_with("reprise_efeitos_total")).all(|l| l.ends_with(" 0"))
+    );
 }
 
 #[test]
