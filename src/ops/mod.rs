@@ -1,0 +1,13 @@
+//! What people and platforms see of a running process.
+//!
+//! * [`http`]: the admin listener, on a thread and runtime of its own
+//! * [`access`]: who may use what changes or shows business data
+//! * [`problem`]: errors as RFC 9457 documents, for every route behind the listener
+//! * [`probe`]: asks the database every second and tells [`health`](crate::health)
+
+pub mod access;
+pub mod http;
+pub mod probe;
+pub mod problem;
+
+mod pages;
