@@ -78,7 +78,7 @@ mod label {
 }
 
 /// What became of a record: label `resultado`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventResult {
     Applied,
     DeadLettered,

@@ -82,7 +82,7 @@ impl Coordinator {
         let (letters, letters_in) = mpsc::unbounded_channel();
         let (stored, letters_stored) = mpsc::unbounded_channel();
         let topic = Arc::clone(&road.dead_letters);
-        let letter_task = tokio::spawn(dead_letters::run(store.clone(), topic, letters_in, stored));
+        let letter_task = tokio::task::spawn_local(dead_letters::run(store.clone(), topic, letters_in, stored));
         let writer =
             Writer { run: road.run.clone(), owner: owner::new_number(), instance: Arc::clone(&road.instance) };
         let slots: usize = road.policies.iter().map(|(_, policy)| policy.slots).sum();
@@ -129,6 +129,7 @@ impl Coordinator {
             {
                 return Ok(self.finish());
             }
+            let wave_deadline = self.wave_deadline();
             tokio::select! {
                 biased;
                 changed = stop.changed(), if self.draining.is_none() => {
@@ -163,6 +164,8 @@ impl Coordinator {
                     None => deliveries_open = false,
                 },
                 _ = tick.tick() => self.on_tick(),
+                // A wave that waited for company goes without it.
+                () = sleep_until(wave_deadline), if wave_deadline.is_some() => {}
             }
         }
     }
@@ -270,7 +273,7 @@ impl Coordinator {
         }
         if !planned.is_empty() {
             let store = self.store.clone();
-            self.look_ups.push_back(tokio::spawn(async move { look(&store, planned).await }));
+            self.look_ups.push_back(tokio::task::spawn_local(async move { look(&store, planned).await }));
         }
     }
 
@@ -413,6 +416,13 @@ impl Coordinator {
 async fn join<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, ApplierError> {
     match task {
         Some(handle) => handle.await.map_err(lost),
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
     }
 }

@@ -160,5 +160,11 @@ pub enum ApplierError {
 
 /// Runs the road until it is asked to stop or cannot go on.
 pub async fn run(road: Road, inlet: Inlet, stop: Stop) -> Result<Ended, ApplierError> {
-    coordinator::Coordinator::new(road, inlet.control).run(inlet.deliveries, stop).await
+    // One thread owns everything in flight; provider calls and their connections share it.
+    let tasks = tokio::task::LocalSet::new();
+    tasks
+        .run_until(async move {
+            coordinator::Coordinator::new(road, inlet.control).run(inlet.deliveries, stop).await
+        })
+        .await
 }

@@ -44,7 +44,7 @@ impl Coordinator {
             return;
         }
         let store = self.store.clone();
-        self.set_state_step(tokio::spawn(async move {
+        self.set_state_step(tokio::task::spawn_local(async move {
             let mut batch = batch;
             let results = write_states(&store, &mut batch, judged).await;
             crate::crash::point("after_state");
@@ -296,7 +296,7 @@ impl Coordinator {
             .map(|at| (Arc::clone(&self.flight.effects[*at].plan), self.flight.effects[*at].index))
             .collect();
         let store = self.store.clone();
-        self.looking = Some(tokio::spawn(async move {
+        self.looking = Some(tokio::task::spawn_local(async move {
             let questions: Vec<Question<'_>> = asked.iter().map(|(plan, index)| question(plan, *index)).collect();
             let run = &store.run;
             let step = async || {

@@ -215,8 +215,11 @@ impl Coordinator {
         let now = Instant::now();
         for (state, freed) in self.types.types.iter_mut().zip(freed) {
             let mut room = (state.slots + freed).saturating_sub(state.used);
-            while room > 0 && !state.ready.is_empty() {
-                let probe = match state.circuit.permit(now) {
+            while room > 0
+                && let Some(first) = state.ready.front()
+            {
+                let event = event_hash(&self.flight.effects[*first].plan.commission.event_id);
+                let probe = match state.circuit.permit(event, now) {
                     Permit::Free => false,
                     Permit::Probe => true,
                     Permit::Wait(_) => break,
@@ -224,7 +227,7 @@ impl Coordinator {
                 let limited = state.limiter.as_ref().is_some_and(|limiter| limiter.check().is_err());
                 let Some(at) = (if limited { None } else { state.ready.pop_front() }) else {
                     if probe {
-                        state.circuit.probe_abandoned();
+                        state.circuit.probe_abandoned(event);
                     }
                     break;
                 };
@@ -273,7 +276,7 @@ impl Coordinator {
         }
         let (store, writer) = (self.store.clone(), self.writer.clone());
         let connection = self.session.connection.take();
-        self.wave = Some(tokio::spawn(async move {
+        self.wave = Some(tokio::task::spawn_local(async move {
             let begun = Instant::now();
             let (connection, result) = carry_out(&store, connection, &writer, &wave).await;
             WaveReport { wave, finished, reserved, connection, result, took: begun.elapsed() }
@@ -324,11 +327,10 @@ impl Coordinator {
         let effect = &mut self.flight.effects[at];
         if std::mem::take(&mut effect.holds_slot) {
             let id = effect.effect_type;
-            let probe = std::mem::take(&mut effect.probe);
+            effect.probe = false;
+            let event = event_hash(&effect.plan.commission.event_id);
             self.types.free_slot(id);
-            if probe {
-                self.types.of(id).circuit.probe_abandoned();
-            }
+            self.types.of(id).circuit.probe_abandoned(event);
             self.road.health.reservations(id, -1);
         }
     }
