@@ -81,7 +81,12 @@ pub enum Control {
     Position { lane: LaneId, next: ResumeAt },
     /// These lanes are being taken away. The applier stops beginning work on them, lets calls in flight finish
     /// until `deadline`, and answers with the final positions. `lost`: they already are someone else's.
-    Revoked { lanes: Vec<LaneId>, lost: bool, deadline: Instant, done: oneshot::Sender<Vec<(LaneId, ResumeAt)>> },
+    Revoked {
+        lanes: Vec<LaneId>,
+        lost: bool,
+        deadline: Instant,
+        done: oneshot::Sender<Vec<(LaneId, ResumeAt)>>,
+    },
 }
 
 /// The positions that may be committed, by lane; written by the applier, read by whoever commits.
