@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
+use rdkafka::Message;
 use serde_json::json;
 
 use crate::support::http::{self, Reply, metric};
@@ -38,6 +39,18 @@ async fn a_world_has_its_own_topics_and_database() {
     world.execute("create table t (n bigint)").await;
     assert_eq!(world.execute("insert into t values (40), (2)").await, 2);
     assert_eq!(world.one::<i64>("select sum(n)::bigint from t").await, 42);
+}
+
+#[tokio::test]
+async fn many_events_stand_in_their_order() {
+    let world = World::bare(Setup { partitions: 1, ..Setup::default() }).await;
+    world.feed_from(0, 200, MIDNIGHT_MS).await;
+    let records = world.kafka.read(&world.topic).await;
+    let orders: Vec<String> =
+        records.iter().map(|r| String::from_utf8_lossy(r.key().unwrap_or_default()).into_owned()).collect();
+    let expected: Vec<String> = (0..200).map(|n| format!("ped-{n}")).collect();
+    assert_eq!(orders, expected);
+    assert_eq!(records[199].timestamp().to_millis(), Some(1_791_946_999_000));
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders, OwnedMessage};
 use rdkafka::metadata::MetadataTopic;
+use rdkafka::producer::future_producer::DeliveryFuture;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -73,6 +74,22 @@ impl Kafka {
 
     /// Writes one record and waits for the broker: its partition and offset.
     pub async fn produce(&self, topic: &str, record: &Outgoing) -> (i32, i64) {
+        delivered(self.enqueue(topic, record)).await
+    }
+
+    /// Writes many records at once, in their order.
+    pub async fn produce_all(&self, topic: &str, records: impl IntoIterator<Item = Outgoing>) {
+        let records: Vec<Outgoing> = records.into_iter().collect();
+        // The client's own queue holds 100,000.
+        for chunk in records.chunks(10_000) {
+            let on_their_way: Vec<_> = chunk.iter().map(|record| self.enqueue(topic, record)).collect();
+            for delivery in on_their_way {
+                delivered(delivery).await;
+            }
+        }
+    }
+
+    fn enqueue(&self, topic: &str, record: &Outgoing) -> DeliveryFuture {
         let mut headers = OwnedHeaders::new();
         for (key, value) in &record.headers {
             headers = headers.insert(Header { key, value: value.as_ref() });
@@ -85,18 +102,7 @@ impl Kafka {
             timestamp: record.timestamp_ms,
             headers: (!record.headers.is_empty()).then_some(headers),
         };
-        let delivery =
-            self.producer.send(future, LIMIT).await.unwrap_or_else(|(e, _)| panic!("{topic}: {e}"));
-        (delivery.partition, delivery.offset)
-    }
-
-    /// Writes many records at once, in their order.
-    pub async fn produce_all(&self, topic: &str, records: impl IntoIterator<Item = Outgoing>) {
-        let records: Vec<Outgoing> = records.into_iter().collect();
-        // Each send enqueues when first polled: in order, in chunks that fit the client's queue.
-        for chunk in records.chunks(10_000) {
-            futures::future::join_all(chunk.iter().map(|r| self.produce(topic, r))).await;
-        }
+        self.producer.send_result(future).unwrap_or_else(|(e, _)| panic!("{topic}: {e}"))
     }
 
     /// Per partition, the offset after the last record.
@@ -203,6 +209,12 @@ fn client<T: FromClientConfig>(servers: &str, settings: &[(&str, &str)]) -> T {
         config.set(*key, *value);
     }
     config.create().expect("a Kafka client of the test can be made")
+}
+
+async fn delivered(delivery: DeliveryFuture) -> (i32, i64) {
+    let outcome = delivery.await.expect("the producer outlives its records");
+    let delivery = outcome.unwrap_or_else(|(e, _)| panic!("a record was not written: {e}"));
+    (delivery.partition, delivery.offset)
 }
 
 /// librdkafka's queries block.
