@@ -1,0 +1,51 @@
+# `make help` lists the targets. Settings of the servers (ports, mode): deploy/dev/stack.sh.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+STACK := deploy/dev/stack.sh
+# The same feature set for lint and test, so that nothing is compiled twice.
+FEATURES := --features crash-points
+
+.PHONY: help deps up down logs status build demo test lint bench clean-dev
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+deps: ## install (as root, by apt) or name what the build needs
+	@$(STACK) deps
+
+up: ## start Kafka and Postgres: containers where Docker answers, else processes under .dev/
+	@$(STACK) up
+
+down: ## stop them; their data stay
+	@$(STACK) down
+
+status: ## what runs
+	@$(STACK) status
+
+logs: ## follow their logs
+	@$(STACK) logs
+
+build: deps ## release binary
+	cargo build --release --locked
+
+demo: build up ## a small story on the real servers: events, a bug, a replay
+	@eval "$$($(STACK) env)"; target/release/reprise demo
+
+lint: deps ## formatting, clippy with warnings denied, shell scripts; licences and advisories where cargo-deny is there
+	cargo fmt --check
+	cargo clippy --locked --all-targets $(FEATURES) -- -D warnings
+	@for script in deploy/dev/*.sh .ci/run; do bash -n $$script; done
+	@if command -v shellcheck >/dev/null; then shellcheck -x deploy/dev/stack.sh .ci/run; fi
+	@if command -v cargo-deny >/dev/null; then cargo deny --locked check; fi
+
+test: lint up ## everything: lint, unit and integration tests against the real servers
+	@eval "$$($(STACK) env)"; cargo test --locked --no-fail-fast $(FEATURES)
+
+bench: deps up ## throughput on the real servers, against the plain designs
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench live
+
+clean-dev: ## stop the servers and remove their data (fetched jars stay)
+	@$(STACK) clean
