@@ -8,6 +8,7 @@
 //! * [`wave`]: settle what is finished and reserve what can start, in one durable transaction
 //! * [`owner`]: session locks, by which a dead owner is known at once
 //! * [`dead_letter`]: the index of dead letters
+//! * [`gauges`]: what is pending, from the small tables
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
 //! database's, and a query future is never dropped half-way on a connection that is used again.
@@ -16,6 +17,7 @@ pub mod commission;
 pub mod connect;
 pub mod dead_letter;
 pub mod error;
+pub mod gauges;
 pub mod lookup;
 mod moves;
 pub mod owner;
