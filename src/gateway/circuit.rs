@@ -170,7 +170,7 @@ mod tests {
         let mut circuit = opened(now);
         for wait in [1, 2, 4, 5, 5] {
             let due = now + wait * SECOND;
-            assert_eq!(circuit.permit(4, due - Duration::from_millis(1)), Permit::Wait(due));
+            assert_eq!(circuit.permit(4, now), Permit::Wait(due));
             assert_eq!(circuit.permit(4, due), Permit::Probe);
             assert_eq!(circuit.permit(5, due), Permit::Wait(due + wait * SECOND));
             now = due + SECOND;
