@@ -19,7 +19,7 @@ use super::Proof;
 
 /// Longest Retry-After that is honoured. A provider that means more is asked once an hour; one that errs (a date in
 /// the next century, milliseconds taken for seconds) does not hold an order, and the offset behind it, for longer.
-pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+pub const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// What a status means for one effect type, whatever it means elsewhere: `respostas = { "409" = "feito" }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -69,19 +69,24 @@ impl Verdict {
         retry_after: Option<Duration>,
         overrides: &BTreeMap<u16, Override>,
     ) -> Self {
-        match (overrides.get(&status), status) {
-            (Some(Override::Done), _) => Self::Done,
-            (Some(Override::Refused), _) => Self::Refused,
-            (Some(Override::NotNow), _) => Self::NotNow { retry_after },
-            (Some(Override::Unknown), _) => Self::Unknown,
-            (None, 200..=299) => Self::Done,
-            (None, 401 | 403 | 407) => Self::Credentials,
-            (None, 408) => Self::Unknown,
-            (None, 409 | 425) => Self::InProgress,
-            (None, 429) => Self::NotNow { retry_after },
-            (None, 300..=499) => Self::Refused,
-            (None, 503) if retry_after.is_some() => Self::NotNow { retry_after },
-            (None, _) => Self::Unknown,
+        match overrides.get(&status) {
+            Some(Override::Done) => Self::Done,
+            Some(Override::Refused) => Self::Refused,
+            Some(Override::NotNow) => Self::NotNow { retry_after },
+            Some(Override::Unknown) => Self::Unknown,
+            None => Self::of_status(status, retry_after),
+        }
+    }
+
+    const fn of_status(status: u16, retry_after: Option<Duration>) -> Self {
+        match status {
+            200..=299 => Self::Done,
+            401 | 403 | 407 => Self::Credentials,
+            409 | 425 => Self::InProgress,
+            429 => Self::NotNow { retry_after },
+            503 if retry_after.is_some() => Self::NotNow { retry_after },
+            300..=407 | 410..=499 => Self::Refused,
+            _ => Self::Unknown,
         }
     }
 
@@ -112,6 +117,7 @@ pub(super) fn retry_after(header: &str, now: SystemTime) -> Option<Duration> {
 }
 
 #[cfg(test)]
+#[expect(clippy::duration_suboptimal_units, reason = "Retry-After is in seconds")]
 mod tests {
     use super::*;
 

@@ -24,7 +24,7 @@ pub enum Permit {
 }
 
 /// Waits are cut to this, so that adding one to an instant cannot overflow whatever is configured.
-const WAIT_LIMIT: Duration = Duration::from_secs(86_400);
+const WAIT_LIMIT: Duration = Duration::from_hours(24);
 
 /// Circuit of one effect type. Events are named by a number of the caller's choice (a hash of the event's id); an
 /// event has at most one call of this effect type in flight.
@@ -179,7 +179,7 @@ mod tests {
         let mut circuit = opened(now);
         for wait in [1, 2, 4, 5, 5] {
             let due = now + wait * SECOND;
-            assert_eq!(circuit.permit(4, due - Duration::from_millis(1)), Permit::Wait(due));
+            assert_eq!(circuit.permit(4, now), Permit::Wait(due));
             assert_eq!(circuit.permit(4, due), Permit::Probe);
             assert_eq!(circuit.permit(5, due), Permit::Wait(due + wait * SECOND));
             now = due + SECOND;
@@ -226,7 +226,7 @@ mod tests {
         let now = Instant::now();
         let mut circuit = Circuit::new(0, Duration::MAX, Duration::MAX);
         circuit.on_answer(1, false, now);
-        assert_eq!(circuit.permit(2, now), Permit::Wait(now + Duration::from_secs(86_400)));
+        assert_eq!(circuit.permit(2, now), Permit::Wait(now + Duration::from_hours(24)));
     }
 
     #[test]

@@ -5,10 +5,10 @@
 //!   connecting ──► handed to a connection ──► head of the answer ──► end of its body
 //!       │ error, deadline    │ reset, closed, deadline    │ the same       │
 //!       ▼                    ▼                            ▼                ▼
-//!    NotSent              Unknown                      Unknown        the status decides
+//!    not sent             unknown                      unknown        the status decides
 //!
-//! The line between the first two is drawn by [`handover`](super::handover), not by error kinds: a request that hyper
-//! gives back from a connection that had closed is `NotSent` too, one that met the closing half-way is `Unknown`.
+//! The line between the first two is drawn by `handover`, not by error kinds: a request that hyper gives back from a
+//! connection that had closed is not sent either, one that met the closing half-way is unknown.
 //!
 //! The body of an answer is read to its end, however long, with a bounded part kept: only a complete answer proves
 //! anything, and the deadline bounds the reading. An answer that ends with its connection (neither length nor chunks)

@@ -12,7 +12,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 pub(super) const BODY_MAX: usize = 16_000;
 
 /// Bytes of the sentence in [`Evidence::detail`](super::Evidence::detail).
-pub const DETAIL_MAX: usize = 2_048;
+pub(super) const DETAIL_MAX: usize = 2_048;
 
 /// An answer's body as far as it was kept, and how long it was in all.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@
 //!   again (tests in `http`: each counts what the server saw);
 //! * every call ends within the provider's deadline (`prazo`), connect to last byte;
 //! * [`Proof::NotSent`] is claimed only where the request's body provably never left this process (see
-//!   [`handover`]); whatever may have arrived and has no complete answer is [`Proof::Unknown`];
+//!   `handover`); whatever may have arrived and has no complete answer is [`Proof::Unknown`];
 //! * what is kept of an answer is bounded and always storable as `jsonb`.
 //!
 //! Not here: what to do about a proof (that is the applier's, which knows `ao_falhar` and earlier attempts), when
@@ -14,8 +14,8 @@
 //! * [`http`]: the HTTP adapter, [`HttpGateway`](http::HttpGateway)
 //! * [`settings`]: one provider's settings, checked
 //! * [`answer`]: from a complete answer to a [`Proof`], with the overrides of `respostas`
-//! * [`kept`]: the bounded, storable rest of an answer's body
-//! * [`handover`]: whether the request may have left
+//! * `kept`: the bounded, storable rest of an answer's body
+//! * `handover`: whether the request may have left
 //! * [`signature`]: Standard Webhooks signatures and their [`Secret`](signature::Secret)
 //! * [`circuit`]: stop asking a provider that answers nobody
 
@@ -98,7 +98,7 @@ pub struct Evidence {
     pub reached: Reached,
     /// The status line, where one arrived; it proves nothing when the rest of the answer did not.
     pub status: Option<u16>,
-    /// A readable sentence of at most [`kept::DETAIL_MAX`] bytes, without control characters; empty for
+    /// A readable sentence of at most 2 KiB, without control characters; empty for
     /// [`Proof::Done`], whose answer is its evidence. Holds neither our address nor our headers.
     pub detail: String,
     pub elapsed: Duration,

@@ -10,7 +10,7 @@ use super::answer::Override;
 use super::signature::{InvalidSecret, Secret};
 
 /// A deadline beyond this is a mistake of units: a call holds a slot, its order and its partition's offset.
-pub const DEADLINE_MAX: Duration = Duration::from_secs(3_600);
+pub const DEADLINE_MAX: Duration = Duration::from_hours(1);
 
 /// Transport settings of one effect type: `[efeitos.<name>]`.
 #[derive(Clone)]
