@@ -37,7 +37,7 @@ demo: build up ## a small story on the real servers: events, a bug, a replay
 lint: deps ## formatting, clippy with warnings denied, shell scripts; licences and advisories where cargo-deny is there
 	cargo fmt --check
 	cargo clippy --locked --all-targets $(FEATURES) -- -D warnings
-	bash -n deploy/dev/*.sh .ci/run
+	@for script in deploy/dev/*.sh .ci/run; do bash -n $$script; done
 	@if command -v shellcheck >/dev/null; then shellcheck -x deploy/dev/stack.sh .ci/run; fi
 	@if command -v cargo-deny >/dev/null; then cargo deny --locked check; fi
 

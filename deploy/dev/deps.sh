@@ -35,6 +35,16 @@ require_build_tools() {
   fi
   require_packages "${missing[@]+"${missing[@]}"}"
   has cargo || die "cargo is missing: install the Rust toolchain from https://rustup.rs"
+  require_component rustfmt fmt
+  require_component clippy clippy
+}
+
+# Rustup's minimal profile has neither.
+require_component() {
+  local component=$1 subcommand=$2
+  if cargo "$subcommand" --version >/dev/null 2>&1; then return; fi
+  has rustup || die "'cargo $subcommand' is missing: install $component of this toolchain"
+  rustup component add "$component" >&2
 }
 
 java_major() {

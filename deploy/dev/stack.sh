@@ -64,7 +64,9 @@ LINES
 # shellcheck disable=SC2086 # the services are a list of words
 up() {
   lock
-  case $(mode) in
+  local mode
+  mode=$(mode)
+  case $mode in
     docker) compose up -d --wait ${REPRISE_DEV_SERVICES:-} >&2 ;;
     native) native_up ;;
   esac
@@ -72,9 +74,10 @@ up() {
 }
 
 by_mode() {
-  local native=$1
+  local native=$1 mode
   shift
-  if [ "$(mode)" = docker ]; then compose "$@"; else "$native"; fi
+  mode=$(mode)
+  if [ "$mode" = docker ]; then compose "$@"; else "$native"; fi
 }
 
 case ${1:-} in
