@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use rdkafka::Message;
 use serde_json::json;
+use sqlx::{Connection, PgConnection};
 
+use crate::support::event::{MIDNIGHT_MS, event};
 use crate::support::http::{self, Reply, metric};
 use crate::support::kafka::{Outgoing, header, payload};
 use crate::support::process::Process;
 use crate::support::provider::Memory;
-use crate::support::world::{MIDNIGHT_MS, event};
-use crate::support::{Answer, Gate, Provider, SOON, Setup, World, until};
+use crate::support::{Answer, Gate, Link, Provider, SOON, Setup, World, until};
 
 /// A request as the product will send it.
 async fn notify(provider: &Provider, order: &str) -> Option<Reply> {
@@ -141,6 +142,44 @@ async fn a_provider_that_was_shut_refuses_and_comes_back_on_its_port() {
     provider.open().await;
     assert_eq!(provider.url(), url);
     assert_eq!(status(notify(&provider, "ped-1").await.as_ref()), Some(200));
+}
+
+/// Whether the database behind `url` answers within a moment.
+async fn answers(url: &str) -> bool {
+    let asking = async {
+        let mut connection = PgConnection::connect(url).await?;
+        sqlx::query_scalar::<_, i32>("select 1").fetch_one(&mut connection).await
+    };
+    matches!(tokio::time::timeout(Duration::from_millis(500), asking).await, Ok(Ok(1)))
+}
+
+#[tokio::test]
+async fn a_database_can_go_away_and_come_back() {
+    let world = World::bare(Setup::default()).await;
+    assert!(answers(&world.database_url).await);
+    world.database_away().await;
+    assert!(!answers(&world.database_url).await);
+    world.database_back().await;
+    assert!(answers(&world.database_url).await);
+}
+
+#[tokio::test]
+async fn a_link_is_cut_goes_silent_and_is_restored() {
+    let world = World::bare(Setup::default()).await;
+    let link = Link::to_url(&world.database_url).await;
+    let url = link.url(&world.database_url);
+    assert_ne!(url, world.database_url);
+    let mut before = PgConnection::connect(&url).await.expect("a session through the link");
+
+    link.silence();
+    let asked = tokio::time::timeout(Duration::from_millis(200), before.ping()).await;
+    assert!(asked.is_err(), "a silent link answers nothing");
+    assert!(!answers(&url).await);
+    link.cut();
+    assert!(before.ping().await.is_err(), "the session is gone");
+    assert!(!answers(&url).await);
+    link.restore();
+    assert!(answers(&url).await);
 }
 
 #[tokio::test]

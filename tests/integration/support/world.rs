@@ -7,41 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rdkafka::message::OwnedMessage;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, Connection, FromRow};
 use uuid::Uuid;
 
+use super::event::event;
 use super::http::{self, Reply};
 use super::kafka::{self, Kafka, Outgoing};
 use super::process::{Ended, Process, tail};
+use super::setup::{Setup, usual_config};
 use super::{LATER, Provider, SOON, eventually, kafka_servers, postgres_server};
-
-/// Midnight of 2026-10-14 in São Paulo, in ms: where the replays of the cases begin.
-pub const MIDNIGHT_MS: i64 = 1_791_946_800_000;
 
 /// Kept for ever, like the business topics.
 const KEEP: (&str, &str) = ("retention.ms", "-1");
-
-/// What a case wants otherwise than usual.
-pub struct Setup {
-    pub partitions: i32,
-    pub dlq_partitions: i32,
-    pub topic_config: Vec<(&'static str, &'static str)>,
-    /// Effect types, with settings over the usual ones.
-    pub effects: Vec<(&'static str, toml::Table)>,
-}
-
-impl Default for Setup {
-    fn default() -> Self {
-        Self {
-            partitions: 3,
-            dlq_partitions: 1,
-            topic_config: Vec::new(),
-            effects: vec![("notificar-vendedor", toml::Table::new())],
-        }
-    }
-}
 
 pub struct World {
     pub topic: String,
@@ -110,53 +89,12 @@ impl World {
             topic,
             dlq_topic,
         };
-        world.config = world.usual_config(setup.effects);
+        world.config = usual_config(&world, setup.effects);
         world.write_config();
         world
     }
 
     // -- configuration
-
-    /// Short limits: what a deployment waits seconds for, a case should see at once.
-    fn usual_config(&self, effects: Vec<(&'static str, toml::Table)>) -> toml::Table {
-        let mut config = toml::toml! {
-            [kafka]
-            [kafka.propriedades]
-            "session.timeout.ms" = "6000"
-            [postgres]
-            max_conexoes = 8
-            [http]
-            [varredura]
-            intervalo = "1s"
-            [efeitos]
-        };
-        let mut set = |section: &str, key: &str, value: String| {
-            config[section].as_table_mut().expect("a section").insert(key.to_owned(), value.into());
-        };
-        set("kafka", "brokers", kafka_servers());
-        set("kafka", "topico", self.topic.clone());
-        set("kafka", "grupo", self.group.clone());
-        set("kafka", "topico_dlq", self.dlq_topic.clone());
-        set("postgres", "url", self.database_url.clone());
-        set("http", "endereco", format!("127.0.0.1:{}", self.http_port));
-        for (effect, settings) in effects {
-            let mut table = toml::toml! {
-                modo = "aplicar"
-                ao_falhar = "manter"
-                prazo = "1s"
-                reserva = "3s"
-                max_tentativas = 5
-                recuo_inicial = "50ms"
-                recuo_maximo = "500ms"
-                concorrencia = 64
-            };
-            table.insert("url".to_owned(), self.provider.url().into());
-            table.extend(settings);
-            let effects = config["efeitos"].as_table_mut().expect("a section");
-            effects.insert(effect.to_owned(), table.into());
-        }
-        config
-    }
 
     /// Sets one key, given as its path, for the processes started from now on.
     pub fn set(&mut self, path: &[&str], value: impl Into<toml::Value>) {
@@ -263,6 +201,23 @@ impl World {
     pub async fn commissions(&self) -> BTreeMap<String, i64> {
         let sql = "select pedido_id, valor_centavos from comissao";
         self.rows::<(String, i64)>(sql).await.into_iter().collect()
+    }
+
+    /// The database refuses everybody and ends their sessions, until [`Self::database_back`].
+    pub async fn database_away(&self) {
+        let name = &self.database;
+        // Two statements on their own: the door is shut, for all to see, before anybody is sent out.
+        for sql in [
+            format!(r#"alter database "{name}" allow_connections false"#),
+            format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"),
+        ] {
+            run_as_superuser(&sql).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
+        }
+    }
+
+    pub async fn database_back(&self) {
+        let sql = format!(r#"alter database "{}" allow_connections true"#, self.database);
+        run_as_superuser(&sql).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
     }
 
     // -- the binary
@@ -386,27 +341,6 @@ impl Drop for World {
             eprintln!("the world was not taken away");
         }
     }
-}
-
-/// The event that paid order `ped-<n>`: version 1, 100.00 at 5 %, so a commission of 500 cents.
-/// A case changes what it needs: `e["versao"] = json!(2)`.
-pub fn event(n: u32) -> Value {
-    json!({
-        "id": format!("evt-{n}-1"),
-        "tipo": "pedido.pago",
-        "pedidoId": format!("ped-{n}"),
-        "versao": 1,
-        "payload": { "valorCentavos": 10_000, "percentual": 5 },
-        "ocorridoEm": "2026-10-14T12:00:00Z",
-    })
-}
-
-/// [`event`] at another version, under that version's own id.
-pub fn event_at(n: u32, version: u32) -> Value {
-    let mut event = event(n);
-    event["id"] = json!(format!("evt-{n}-{version}"));
-    event["versao"] = json!(version);
-    event
 }
 
 async fn run_as_superuser(sql: &str) -> Result<(), sqlx::Error> {
