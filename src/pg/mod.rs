@@ -1,0 +1,3 @@
+//! The database: the only room that knows SQL.
+
+pub mod doctor;
