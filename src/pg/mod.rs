@@ -8,6 +8,7 @@
 //! * [`wave`]: settle what is finished and reserve what can start, in one durable transaction
 //! * [`owner`]: session locks, by which a dead owner is known at once
 //! * [`dead_letter`]: the index of dead letters
+//! * [`doctor`]: what the server is and how it is set
 //! * [`gauges`]: what is pending, from the small tables
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
@@ -16,6 +17,7 @@
 pub mod commission;
 pub mod connect;
 pub mod dead_letter;
+pub mod doctor;
 pub mod error;
 pub mod gauges;
 pub mod lookup;

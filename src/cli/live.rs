@@ -1,0 +1,15 @@
+//! `live`: the service.
+
+use std::time::Duration;
+
+use super::args::duration;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Bring the database schema up to date first; without it a schema that is behind is refused
+    #[arg(long)]
+    pub migrate: bool,
+    /// How long a stop may take before the process ends non-zero
+    #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = duration)]
+    pub grace: Duration,
+}

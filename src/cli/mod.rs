@@ -1,0 +1,119 @@
+//! The command line: one file per command, one exit code per kind of end.
+//!
+//! Results go to stdout, in the format of `--output`; logs, progress and refusals go to stderr. Exit codes:
+//! 0 done, 1 failed, 2 usage or configuration, 3 refused by a safety check, 4 not found or lost to someone else
+//! ([`Failure`]). A closed stdout (`reprise ... | head`) is not an error.
+//!
+//! A command is a file here with `Args` and `pub async fn run(args: Args, context: &Context) -> Result<(), Failure>`,
+//! and a line in [`Command`].
+
+pub mod args;
+pub mod config;
+pub mod context;
+pub mod dlq;
+pub mod doctor;
+pub mod effects;
+pub mod failure;
+pub mod live;
+pub mod logging;
+pub mod output;
+pub mod sweep;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use context::Context;
+pub use failure::Failure;
+
+/// Reprise handles order-paid events, keeps commissions, calls providers at most once, and handles it all again.
+#[derive(Debug, Parser)]
+#[command(name = "reprise", version, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    global: context::Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(config::Args),
+    /// Check everything the service needs: Kafka, Postgres, providers, files
+    Doctor(doctor::Args),
+}
+
+/// Runs the command in `argv` and says how it ended.
+pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(argv) {
+        Ok(cli) => cli,
+        Err(answer) => return say_usage(&answer),
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Where stderr is closed, the exit code alone has to tell.
+            writeln!(std::io::stderr(), "reprise: {failure}")
+                .map_or(failure.exit_code(), |()| failure.exit_code())
+        }
+    }
+}
+
+/// Help and version go to stdout and are a success; a usage error goes to stderr and is not.
+fn say_usage(answer: &clap::Error) -> ExitCode {
+    let code = if answer.use_stderr() { ExitCode::from(failure::USAGE) } else { ExitCode::SUCCESS };
+    // A reader that has gone away changes nothing about how the command ended.
+    answer.print().map_or(code, |()| code)
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let context = Context::new(cli.global)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let done = runtime.block_on(dispatch(cli.command, &context));
+    // A blocking call that outlived its time limit must not hold the exit.
+    runtime.shutdown_background();
+    done
+}
+
+async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
+    match command {
+        Command::Config(args) => config::run(args, context).await,
+        Command::Doctor(args) => doctor::run(args, context).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+    use clap::error::ErrorKind;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_stand_before_or_after_the_command() {
+        for line in
+            ["reprise --config a.toml --output json doctor", "reprise doctor --output json --config a.toml"]
+        {
+            let cli = Cli::try_parse_from(line.split(' ')).expect("both orders");
+            assert_eq!(cli.global.config.as_deref(), Some(std::path::Path::new("a.toml")));
+            assert_eq!(cli.global.output, output::Format::Json);
+        }
+    }
+
+    #[test]
+    fn unknown_commands_and_values_are_usage_errors() {
+        let error = Cli::try_parse_from(["reprise", "dance"]).expect_err("no such command");
+        assert_eq!(error.kind(), ErrorKind::InvalidSubcommand);
+        let error =
+            Cli::try_parse_from(["reprise", "doctor", "--output", "xml"]).expect_err("no such format");
+        assert_eq!((error.kind(), error.exit_code()), (ErrorKind::InvalidValue, 2));
+    }
+}

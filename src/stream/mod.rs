@@ -1,0 +1,3 @@
+//! The log: the only room that knows Kafka's client.
+
+pub mod admin;
