@@ -5,6 +5,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use crate::config::ConfigErrors;
+use crate::pg::schema::SchemaError;
+use crate::run::RunError;
 
 /// Exit code of a usage or configuration error; clap's own too.
 pub(super) const USAGE: u8 = 2;
@@ -68,6 +70,17 @@ impl fmt::Display for Failure {
 impl From<ConfigErrors> for Failure {
     fn from(errors: ConfigErrors) -> Self {
         Self::Usage(errors.to_string())
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Configuration(_) | RunError::Schema(SchemaError::Behind { .. }) => {
+                Self::Usage(error.to_string())
+            }
+            error => Self::failed(error),
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use super::Context;
 use super::args::duration;
+use super::failure::Failure;
+use crate::run::{self, LiveOptions};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -12,4 +15,10 @@ pub struct Args {
     /// How long a stop may take before the process ends non-zero
     #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = duration)]
     pub grace: Duration,
+}
+
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let config = context.config()?;
+    let options = LiveOptions { migrate: args.migrate, grace: args.grace };
+    Ok(run::live(&config, options).await?)
 }

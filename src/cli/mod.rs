@@ -16,6 +16,7 @@ pub mod effects;
 pub mod failure;
 pub mod live;
 pub mod logging;
+pub mod migrate;
 pub mod output;
 pub mod sweep;
 
@@ -40,6 +41,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Consume order-paid events until told to stop
+    Live(live::Args),
+    /// Bring the database schema up to date
+    Migrate,
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Args),
@@ -72,7 +77,7 @@ fn say_usage(answer: &clap::Error) -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     let context = Context::new(cli.global)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(dispatch(cli.command, &context));
     // A blocking call that outlived its time limit must not hold the exit.
     runtime.shutdown_background();
@@ -81,6 +86,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
+        Command::Live(args) => live::run(args, context).await,
+        Command::Migrate => migrate::run(context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
     }
