@@ -4,6 +4,7 @@
 //! problem, and one that is plainly something else (`REPRISE_SERVICE_HOST` of an orchestrator) is left alone.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
@@ -31,27 +32,22 @@ pub(super) struct Layers {
 
 impl Layers {
     /// Reads the file (`path`, else `REPRISE_CONFIG`, else `./reprise.toml` if it is there) and lays the
-    /// environment over it.
+    /// environment over it. A file that cannot be read is the only problem there is: without it, the rest is noise.
     pub fn read(
         path: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
-        problems: &mut Vec<Problem>,
-    ) -> Self {
-        let env: BTreeMap<String, String> = env.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+    ) -> Result<(Self, Vec<Problem>), Problem> {
+        let env: BTreeMap<String, String> = env.collect();
         let named = path.map(Path::to_path_buf).or_else(|| env.get("REPRISE_CONFIG").map(PathBuf::from));
         let file = named.or_else(|| Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists()));
-        let text = file.as_deref().map_or_else(String::new, |file| {
-            read_bounded(file).unwrap_or_else(|what| {
-                problems.push(Problem {
-                    key: "--config".to_owned(),
-                    what,
-                    remedy: "name a readable file by --config or REPRISE_CONFIG".to_owned(),
-                    source: Source::File(file.to_path_buf()),
-                });
-                String::new()
-            })
-        });
-        Self::parse(&text, file, env, problems)
+        let Some(file) = file else { return Self::parse("", None, env) };
+        let text = read_bounded(&file).map_err(|what| Problem {
+            key: "--config".to_owned(),
+            what,
+            remedy: "name a readable file by --config or REPRISE_CONFIG".to_owned(),
+            source: Source::File(file.clone()),
+        })?;
+        Self::parse(&text, Some(file), env)
     }
 
     /// The same for a text that was already read.
@@ -59,22 +55,20 @@ impl Layers {
         text: &str,
         file: Option<PathBuf>,
         env: BTreeMap<String, String>,
-        problems: &mut Vec<Problem>,
-    ) -> Self {
-        let root = text.parse::<Table>().unwrap_or_else(|error| {
+    ) -> Result<(Self, Vec<Problem>), Problem> {
+        let root = text.parse::<Table>().map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-            problems.push(Problem {
+            Problem {
                 key: format!("line {}", before.matches('\n').count() + 1),
                 // Not the error's own Display: it quotes the line, which may hold a password.
                 what: format!("not TOML: {}", error.message()),
-                remedy: "correct the syntax; values in this file are not read until then".to_owned(),
+                remedy: "correct the syntax; nothing else was checked".to_owned(),
                 source: file.clone().map_or(Source::Default, Source::File),
-            });
-            Table::new()
-        });
+            }
+        })?;
         let mut layers = Self { root, file, variables: BTreeMap::new() };
-        layers.overlay(env, problems);
-        layers
+        let problems = layers.overlay(env);
+        Ok((layers, problems))
     }
 
     pub fn source_of(&self, path: &str, is_set: bool) -> Source {
@@ -107,10 +101,11 @@ impl Layers {
         origins
     }
 
-    fn overlay(&mut self, env: BTreeMap<String, String>, problems: &mut Vec<Problem>) {
+    fn overlay(&mut self, env: BTreeMap<String, String>) -> Vec<Problem> {
+        let mut problems = Vec::new();
         let names = self.variables_that_exist();
         for (variable, value) in env {
-            let rest = variable.strip_prefix(PREFIX).unwrap_or(&variable);
+            let Some(rest) = variable.strip_prefix(PREFIX) else { continue };
             if NOT_SETTINGS.iter().any(|name| match name.strip_suffix('*') {
                 Some(family) => rest.starts_with(family),
                 None => rest == *name,
@@ -137,6 +132,7 @@ impl Layers {
                 problems.extend(unknown_variable(&variable, &names));
             }
         }
+        problems
     }
 
     /// The variable of every setting with a fixed name, with its path.
@@ -235,9 +231,11 @@ pub(super) fn read_secret(path: &Path) -> Result<String, String> {
 
 fn read_bounded(path: &Path) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
-    let size = std::fs::metadata(path).map_err(cannot)?.len();
-    if size > FILE_BYTES_MAX {
-        return Err(format!("{} has {size} bytes, more than {FILE_BYTES_MAX}", path.display()));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
+    if read as u64 > FILE_BYTES_MAX {
+        return Err(format!("{} has more than {FILE_BYTES_MAX} bytes", path.display()));
     }
-    std::fs::read_to_string(path).map_err(cannot)
+    Ok(text)
 }

@@ -194,12 +194,7 @@ impl Config {
         path: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
     ) -> Result<(Self, Vec<Warning>), ConfigErrors> {
-        let mut problems = Vec::new();
-        let layers = Layers::read(path, env, &mut problems);
-        if !problems.is_empty() && layers.root.is_empty() {
-            // Nothing could be read: "brokers is missing" would only hide the cause.
-            return Err(ConfigErrors(problems));
-        }
+        let (layers, problems) = Layers::read(path, env).map_err(|problem| ConfigErrors(vec![problem]))?;
         Self::build(&layers, problems)
     }
 
@@ -208,8 +203,8 @@ impl Config {
         text: &str,
         env: impl Iterator<Item = (String, String)>,
     ) -> Result<(Self, Vec<Warning>), ConfigErrors> {
-        let mut problems = Vec::new();
-        let layers = Layers::parse(text, None, env.collect(), &mut problems);
+        let (layers, problems) =
+            Layers::parse(text, None, env.collect()).map_err(|problem| ConfigErrors(vec![problem]))?;
         Self::build(&layers, problems)
     }
 

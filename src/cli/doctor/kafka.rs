@@ -13,9 +13,13 @@ const RETENTION_DAYS_MIN: i64 = 30;
 /// An answer, or what was said instead.
 type Answer<T> = Result<T, String>;
 
-/// What the brokers answered. Nothing is asked of them once they are known to be away.
+/// What the brokers answered. Nothing is asked of them once they are known to be away, or with properties that the
+/// client does not take.
+#[derive(Default)]
 pub(super) struct Facts {
-    brokers: Answer<Vec<String>>,
+    /// What the client says of a property that it does not take.
+    property_refused: Option<String>,
+    brokers: Option<Answer<Vec<String>>>,
     topic: Option<Answer<Option<Topic>>>,
     dlq: Option<Answer<Option<Topic>>>,
     group: Option<Answer<Option<GroupState>>>,
@@ -30,18 +34,17 @@ struct Topic {
 impl Facts {
     /// Blocks for up to a few times `limit`.
     pub fn gather(kafka: &Kafka, limit: Duration) -> Self {
-        let mut facts =
-            Self { brokers: Ok(Vec::new()), topic: None, dlq: None, group: None, positions: None };
-        let admin = match Admin::connect(kafka, limit).and_then(|admin| Ok((admin.brokers()?, admin))) {
-            Ok((brokers, admin)) => {
-                facts.brokers = Ok(brokers);
-                admin
-            }
-            Err(error) => {
-                facts.brokers = Err(error.to_string());
-                return facts;
-            }
+        let mut facts = Self::default();
+        let admin = match Admin::connect(kafka, limit) {
+            Ok(admin) => admin,
+            Err(error) => return Self { property_refused: Some(error.to_string()), ..facts },
         };
+        let brokers = said(admin.brokers());
+        let away = brokers.is_err();
+        facts.brokers = Some(brokers);
+        if away {
+            return facts;
+        }
         let topic = topic(&admin, &kafka.topic);
         if let Ok(Some(found)) = &topic {
             facts.positions = Some(said(admin.positions(&kafka.topic, &found.partitions)));
@@ -62,15 +65,19 @@ fn said<T>(answer: Result<T, AdminError>) -> Answer<T> {
     answer.map_err(|error| error.to_string())
 }
 
-pub(super) fn judge(facts: &Facts, kafka: &Kafka, lost_offset: LostOffset) -> Vec<Check> {
-    let mut checks = vec![match &facts.brokers {
+pub(super) fn judge(facts: &Facts, kafka: &Kafka) -> Vec<Check> {
+    let mut checks = Vec::new();
+    checks.extend(facts.property_refused.as_ref().map(|error| {
+        Check::fail("kafka properties", error, "correct [kafka.propriedades]; the brokers were not asked")
+    }));
+    checks.extend(facts.brokers.as_ref().map(|answer| match answer {
         Ok(brokers) => Check::ok("kafka brokers", brokers.join(", ")),
         Err(error) => Check::fail(
             "kafka brokers",
             format!("{}: {error}", kafka.brokers),
             "check kafka.brokers, the network, and security.protocol in [kafka.propriedades]",
         ),
-    }];
+    }));
     if let Some(answer) = &facts.topic {
         checks.extend(existence("topic", &kafka.topic, answer));
     }
@@ -85,7 +92,7 @@ pub(super) fn judge(facts: &Facts, kafka: &Kafka, lost_offset: LostOffset) -> Ve
         }
     }
     checks.extend(facts.group.as_ref().map(|answer| group(&kafka.group, answer)));
-    checks.extend(facts.positions.as_ref().map(|answer| offsets(answer, lost_offset)));
+    checks.extend(facts.positions.as_ref().map(|answer| offsets(answer, kafka.lost_offset)));
     checks
 }
 

@@ -66,14 +66,13 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let config = context.config()?;
     let limit = args.timeout;
     let broker = config.kafka.clone();
-    let lost_offset = config.kafka.lost_offset;
     let asking = tokio::task::spawn_blocking(move || kafka::Facts::gather(&broker, limit));
     let (of_kafka, of_postgres, of_providers) = tokio::join!(
         asking,
         postgres::check(&config.postgres, limit),
         providers::check(&config.effects, limit)
     );
-    let mut checks = kafka::judge(&of_kafka?, &config.kafka, lost_offset);
+    let mut checks = kafka::judge(&of_kafka?, &config.kafka);
     checks.extend(of_postgres);
     checks.extend(of_providers);
     checks.push(token(&config.http));
