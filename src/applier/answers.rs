@@ -62,7 +62,8 @@ pub(super) fn consequence(answer: Answer, attempt: Attempt<'_>) -> Consequence {
         evidence: evidence(what),
         next: Next::Retry { due_in },
     };
-    let review = |what, next| Consequence::Move { to: Destination::Uncertain, evidence: evidence(what), next };
+    let review =
+        |what, next| Consequence::Move { to: Destination::Uncertain, evidence: evidence(what), next };
     match answer.proof {
         Proof::Done { result } => Consequence::Done { result },
         Proof::NotSent => wait("nao-enviado", attempt.backoff, false, false),

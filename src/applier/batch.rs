@@ -13,8 +13,8 @@ use super::intake::{LaneId, RawRecord, RecordOffset};
 use crate::domain::effect::Run;
 use crate::domain::plan::{CommissionWrite, Plan};
 use crate::domain::verdict::{StateVerdict, StoredCommission, judge_state};
-use crate::metrics::{DatabaseErrorClass, Metrics};
 use crate::health::Health;
+use crate::metrics::{DatabaseErrorClass, Metrics};
 use crate::pg::commission;
 use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
@@ -151,7 +151,9 @@ async fn ask(store: &Store, records: &[Planned]) -> Vec<Answers> {
     }
     let mut answers: Vec<Answers> = records
         .iter()
-        .map(|record| Answers { found: std::iter::repeat_with(|| None).take(record.plan.effects.len().max(1)).collect() })
+        .map(|record| Answers {
+            found: std::iter::repeat_with(|| None).take(record.plan.effects.len().max(1)).collect(),
+        })
         .collect();
     let first: Vec<usize> = {
         let mut first = vec![0; records.len()];
@@ -247,7 +249,10 @@ pub(super) async fn write_states(store: &Store, batch: &mut LookedUp, first: Fol
         for (at, verdict) in next.verdicts.into_iter().enumerate() {
             // What this batch itself wrote a moment ago counts as written, not as 'already so'.
             let stands = results[at] == StateResult::Judged(StateVerdict::Write)
-                && matches!(verdict, StateResult::Judged(StateVerdict::Unchanged { .. } | StateVerdict::IgnoredNewer))
+                && matches!(
+                    verdict,
+                    StateResult::Judged(StateVerdict::Unchanged { .. } | StateVerdict::IgnoredNewer)
+                )
                 && written.contains(&batch.records[at].plan.commission.order_id);
             if !excluded.contains(&at) && !stands {
                 results[at] = verdict;

@@ -82,9 +82,13 @@ impl Coordinator {
         let (letters, letters_in) = mpsc::unbounded_channel();
         let (stored, letters_stored) = mpsc::unbounded_channel();
         let topic = Arc::clone(&road.dead_letters);
-        let letter_task = tokio::task::spawn_local(dead_letters::run(store.clone(), topic, letters_in, stored));
-        let writer =
-            Writer { run: road.run.clone(), owner: owner::new_number(), instance: Arc::clone(&road.instance) };
+        let letter_task =
+            tokio::task::spawn_local(dead_letters::run(store.clone(), topic, letters_in, stored));
+        let writer = Writer {
+            run: road.run.clone(),
+            owner: owner::new_number(),
+            instance: Arc::clone(&road.instance),
+        };
         let slots: usize = road.policies.iter().map(|(_, policy)| policy.slots).sum();
         Self {
             lanes: Lanes::new(road.watermarks.clone(), road.health.clone(), road.journal.is_some()),
@@ -290,7 +294,8 @@ impl Coordinator {
         pending.open += 1;
         pending.letters += 1;
         pending.tally.result = Some(EventResult::DeadLettered);
-        let order_id = order_id.or_else(|| pending.plan.as_ref().map(|plan| plan.commission.order_id.clone()));
+        let order_id =
+            order_id.or_else(|| pending.plan.as_ref().map(|plan| plan.commission.order_id.clone()));
         let letter = DeadLetter {
             raw: (*pending.raw).clone(),
             reason: poison.reason,
@@ -431,9 +436,7 @@ pub(super) fn lost(error: JoinError) -> ApplierError {
     ApplierError::TaskLost(error.to_string())
 }
 
-fn letters_ended(
-    ended: Result<Result<(), crate::applier::intake::PublishError>, JoinError>,
-) -> ApplierError {
+fn letters_ended(ended: Result<Result<(), crate::applier::intake::PublishError>, JoinError>) -> ApplierError {
     match ended {
         Ok(Ok(())) => ApplierError::TaskLost("the dead-letter task ended".to_owned()),
         Ok(Err(error)) => error.into(),

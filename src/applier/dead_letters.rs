@@ -65,8 +65,13 @@ async fn deliver(
                 Err(PublishError::Away { topic, cause }) => {
                     store.metrics.dlq_attempt_failed();
                     store.health.dlq_away(&cause);
-                    tracing::error!(topic, cause, kafka.partition = letter.raw.partition, kafka.offset = letter.raw.offset,
-                        "dead-letter topic cannot be written; the record waits and its partition with it");
+                    tracing::error!(
+                        topic,
+                        cause,
+                        kafka.partition = letter.raw.partition,
+                        kafka.offset = letter.raw.offset,
+                        "dead-letter topic cannot be written; the record waits and its partition with it"
+                    );
                     left.push(letter);
                 }
             }
@@ -84,7 +89,10 @@ async fn deliver(
     Ok(())
 }
 
-async fn keep_asking<T>(store: &Store, mut step: impl AsyncFnMut() -> Result<T, crate::pg::error::StoreError>) -> T {
+async fn keep_asking<T>(
+    store: &Store,
+    mut step: impl AsyncFnMut() -> Result<T, crate::pg::error::StoreError>,
+) -> T {
     loop {
         match store.persist("dead letter", &mut step).await {
             Ok(done) => return done,

@@ -95,7 +95,11 @@ impl Lanes {
     pub fn checkpoints(&mut self) -> Vec<Checkpoint> {
         self.lanes
             .iter_mut()
-            .map(|(lane, state)| Checkpoint { lane: *lane, at: state.resume_at(), counts: state.take_counts() })
+            .map(|(lane, state)| Checkpoint {
+                lane: *lane,
+                at: state.resume_at(),
+                counts: state.take_counts(),
+            })
             .collect()
     }
 }

@@ -101,10 +101,7 @@ const JOURNAL_BACKLOG_MAX: usize = 8192;
 pub fn journal() -> (Journal, JournalReader) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let backlog = Arc::new(AtomicUsize::new(0));
-    (
-        Journal { entries: sender, backlog: Arc::clone(&backlog) },
-        JournalReader { entries: receiver, backlog },
-    )
+    (Journal { entries: sender, backlog: Arc::clone(&backlog) }, JournalReader { entries: receiver, backlog })
 }
 
 impl Journal {

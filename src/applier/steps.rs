@@ -247,7 +247,8 @@ impl Coordinator {
             answer: "abandonado",
             reached: "desconhecido",
             status: None,
-            detail: "the process that reserved it is gone, or its lease is over; the call may have happened".to_owned(),
+            detail: "the process that reserved it is gone, or its lease is over; the call may have happened"
+                .to_owned(),
             elapsed: None,
         });
         let intent = Intent::Move { token, to: Destination::Uncertain, evidence, result: None, after };
@@ -297,7 +298,8 @@ impl Coordinator {
             .collect();
         let store = self.store.clone();
         self.looking = Some(tokio::task::spawn_local(async move {
-            let questions: Vec<Question<'_>> = asked.iter().map(|(plan, index)| question(plan, *index)).collect();
+            let questions: Vec<Question<'_>> =
+                asked.iter().map(|(plan, index)| question(plan, *index)).collect();
             let run = &store.run;
             let step = async || {
                 store.database.hot().run(async |connection| look_up(connection, &questions, run).await).await
@@ -340,7 +342,9 @@ impl Coordinator {
     }
 
     fn judge_again(&mut self, at: usize, found: Option<Found>) {
-        let Some(found) = found else { return self.follow(at, EffectVerdict::Settled(Outcome::AlreadyRecorded)) };
+        let Some(found) = found else {
+            return self.follow(at, EffectVerdict::Settled(Outcome::AlreadyRecorded));
+        };
         let effect = &self.flight.effects[at];
         let request = effect.request();
         let content = &effect.plan.commission.event_digest;
@@ -351,7 +355,10 @@ impl Coordinator {
         let fresh = matches!(verdict, EffectVerdict::Reserve { claim: Claim::New, .. });
         let state = &effect.plan.commission;
         let taken = found.version_taken
-            || found.commission.as_ref().is_some_and(|row| row.version == state.version && row.event_id != state.event_id);
+            || found
+                .commission
+                .as_ref()
+                .is_some_and(|row| row.version == state.version && row.event_id != state.event_id);
         if fresh && taken {
             // The key is free, but another event of this order has taken its version since.
             let poison = version_conflict(&effect.plan);

@@ -21,7 +21,9 @@ use crate::domain::verdict::{Claim, Token};
 use crate::gateway::circuit::{Circuit, Permit};
 use crate::gateway::{Answer, Call};
 use crate::pg::error::StoreError;
-use crate::pg::wave::{Destination, Evidence, Move, Reserve, Settle, Target, Wave, WaveDone, Writer, perform};
+use crate::pg::wave::{
+    Destination, Evidence, Move, Reserve, Settle, Target, Wave, WaveDone, Writer, perform,
+};
 use crate::pg::{connect, owner};
 
 /// With fewer calls than this in flight a wave goes at once: latency counts, not its size.
@@ -43,16 +45,30 @@ pub(super) struct Finished {
 /// What is to be written about a finished effect.
 #[derive(Clone)]
 pub(super) enum Intent {
-    Settle { token: Token, result: String },
-    Move { token: Option<Token>, to: Destination, evidence: Option<Evidence>, result: Option<String>, after: After },
+    Settle {
+        token: Token,
+        result: String,
+    },
+    Move {
+        token: Option<Token>,
+        to: Destination,
+        evidence: Option<Evidence>,
+        result: Option<String>,
+        after: After,
+    },
 }
 
 /// What follows once it is written.
 #[derive(Clone)]
 pub(super) enum After {
     Settled(Outcome),
-    DeadLetter { poison: Poison, outcome: Outcome },
-    Retry { due_in: Duration },
+    DeadLetter {
+        poison: Poison,
+        outcome: Outcome,
+    },
+    Retry {
+        due_in: Duration,
+    },
     /// Given back: its lane is gone, or nothing may be begun.
     Drop,
     /// The attempt was fenced: see what the ledger says now.
@@ -356,7 +372,11 @@ impl Coordinator {
                         self.types.left_wave(token);
                     }
                     self.give_slot_back(entry.effect);
-                    if missed { self.moved_in_vain(entry.effect, &after) } else { self.after(entry.effect, after) }
+                    if missed {
+                        self.moved_in_vain(entry.effect, &after)
+                    } else {
+                        self.after(entry.effect, after)
+                    }
                 }
             }
         }
@@ -364,7 +384,10 @@ impl Coordinator {
 
     /// Our reservation was taken over while we called: the answer is kept as evidence, a late 'done' as proof.
     fn was_fenced(&mut self, at: usize, token: Token, result: Option<String>) {
-        tracing::warn!(chave = self.flight.effects[at].request().key, "a late answer: its reservation was taken over");
+        tracing::warn!(
+            chave = self.flight.effects[at].request().key,
+            "a late answer: its reservation was taken over"
+        );
         self.give_slot_back(at);
         let evidence = Evidence {
             answer: "feito-tardio",
@@ -374,8 +397,13 @@ impl Coordinator {
             elapsed: None,
         };
         let to = Destination::LateAnswer { done: true };
-        let intent =
-            Intent::Move { token: Some(token), to, evidence: Some(evidence), result, after: After::LookAgain };
+        let intent = Intent::Move {
+            token: Some(token),
+            to,
+            evidence: Some(evidence),
+            result,
+            after: After::LookAgain,
+        };
         self.finished.push(Finished { effect: at, intent, since: Instant::now() });
     }
 
@@ -463,7 +491,10 @@ impl Coordinator {
         effect.stage = Stage::Calling;
         let traceparent = self.flight.events.get(effect.event).and_then(|event| event.traceparent.clone());
         let request = effect.request();
-        let body = effect.stored_body.as_deref().and_then(|stored| crate::domain::effect::body_from_stored(stored).ok());
+        let body = effect
+            .stored_body
+            .as_deref()
+            .and_then(|stored| crate::domain::effect::body_from_stored(stored).ok());
         let body = body.unwrap_or_else(|| request.body.clone());
         let call = Call { effect_type: id, key: request.key.clone(), body, traceparent };
         let gateway = Arc::clone(&self.road.gateway);
@@ -507,7 +538,11 @@ impl Coordinator {
         self.road.metrics.call_seconds(id, called.answer.evidence.elapsed);
         let circuit = &mut self.types.types[usize::from(id.0)].circuit;
         let was_open = circuit.is_open();
-        circuit.on_answer(event_hash(&effect.plan.commission.event_id), is_definite(&called.answer.proof), now);
+        circuit.on_answer(
+            event_hash(&effect.plan.commission.event_id),
+            is_definite(&called.answer.proof),
+            now,
+        );
         let is_open = circuit.is_open();
         report_circuit(&self.road.health, id, &policy.name, circuit, was_open, is_open, now);
         let attempt = Attempt {
@@ -562,7 +597,10 @@ fn report_circuit(
 ) {
     if is_open {
         if !was_open {
-            tracing::error!(efeito = name, "circuit open: no definite answer from several events in a row; nothing is begun but probes");
+            tracing::error!(
+                efeito = name,
+                "circuit open: no definite answer from several events in a row; nothing is begun but probes"
+            );
         }
         health.circuit_opened(id, circuit.next_probe_in(now));
     } else if was_open {
@@ -586,7 +624,8 @@ async fn carry_out(
         Ok(connection) => connection,
         Err(error) => return (None, Err(error)),
     };
-    let empty = wave.settle.is_empty() && wave.reserve.is_empty() && wave.moves.is_empty() && wave.closed.is_empty();
+    let empty =
+        wave.settle.is_empty() && wave.reserve.is_empty() && wave.moves.is_empty() && wave.closed.is_empty();
     let result = if empty {
         let ping = async {
             sqlx::Connection::ping(&mut connection).await?;

@@ -150,7 +150,10 @@ impl HotConnections {
         let result = within(work(&mut connection)).await;
         if matches!(result, Err(StoreError::Transient(_))) {
             // Other idle ones have most likely died with it; each finds out by itself.
-            connection.close_hard().await.unwrap_or_else(|error| tracing::debug!(%error, "closing a dead connection"));
+            connection
+                .close_hard()
+                .await
+                .unwrap_or_else(|error| tracing::debug!(%error, "closing a dead connection"));
         } else {
             self.idle.lock().await.push(connection);
         }

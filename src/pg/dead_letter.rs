@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use sqlx::{PgPool, Row};
 
 use super::error::StoreError;
-use crate::domain::record::DeadLetter;
 use crate::domain::event::digest_of;
+use crate::domain::record::DeadLetter;
 
 /// Most bytes of a value that are kept in the index; the topic has the whole.
 const VALUE_MAX: usize = 256 * 1024;

@@ -10,7 +10,9 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 /// Why the schema is not what this program needs.
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
-    #[error("the schema is behind: {missing} of {known} migrations are not applied; run `reprise migrate` first")]
+    #[error(
+        "the schema is behind: {missing} of {known} migrations are not applied; run `reprise migrate` first"
+    )]
     Behind { missing: usize, known: usize },
     #[error("migration failed: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),

@@ -153,7 +153,11 @@ pub async fn perform(
     }
 }
 
-async fn attempt(connection: &mut PgConnection, writer: &Writer, wave: &Wave) -> Result<WaveDone, StoreError> {
+async fn attempt(
+    connection: &mut PgConnection,
+    writer: &Writer,
+    wave: &Wave,
+) -> Result<WaveDone, StoreError> {
     let common = wave.moves.is_empty() && wave.reserve.iter().all(|r| r.claim == Claim::New);
     let mut done = WaveDone::default();
     if common {
@@ -174,8 +178,7 @@ async fn one_by_one(
     wave: &Wave,
 ) -> Result<WaveDone, StoreError> {
     let mut done = WaveDone::default();
-    let empty =
-        || Wave { token: wave.token, settle: vec![], reserve: vec![], moves: vec![], closed: vec![] };
+    let empty = || Wave { token: wave.token, settle: vec![], reserve: vec![], moves: vec![], closed: vec![] };
     for (index, item) in wave.settle.iter().enumerate() {
         let mut alone = Wave { settle: vec![item.clone()], ..empty() };
         let one = match attempt(connection, writer, &alone).await {

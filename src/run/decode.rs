@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::applier::intake::{Content, RawRecord, Skip};
 use crate::codec::registry::{RegistryError, SchemaRegistry};
-use crate::codec::{Decoded, DecodeError, Decoder, Schema, schema_unknown, traceparent};
+use crate::codec::{DecodeError, Decoded, Decoder, Schema, schema_unknown, traceparent};
 use crate::domain::event::Event;
 use crate::domain::plan::{Policies, plan};
 use crate::domain::poison::Poison;
@@ -88,9 +88,14 @@ impl<S: Selection> Reader<S> {
         self.metrics.key_mismatch(1);
         self.mismatches += 1;
         if self.mismatches.is_power_of_two() {
-            tracing::warn!(evento.id = event.id, pedido.id = event.order_id, kafka.partition = raw.partition,
-                kafka.offset = raw.offset, so_far = self.mismatches,
-                "message key is not pedidoId: the order of an order's events holds within a partition only");
+            tracing::warn!(
+                evento.id = event.id,
+                pedido.id = event.order_id,
+                kafka.partition = raw.partition,
+                kafka.offset = raw.offset,
+                so_far = self.mismatches,
+                "message key is not pedidoId: the order of an order's events holds within a partition only"
+            );
         }
     }
 

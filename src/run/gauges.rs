@@ -32,9 +32,10 @@ pub async fn run(database: Database, metrics: Arc<Metrics>, policies: Policies, 
 async fn refresh(database: &Database, metrics: &Metrics, policies: &Policies) -> Result<(), StoreError> {
     let found = pending(database.pool()).await?;
     for (id, policy) in policies.iter() {
-        for (state, label) in
-            [(EffectState::Reserved, PendingState::Reserved), (EffectState::Uncertain, PendingState::Uncertain)]
-        {
+        for (state, label) in [
+            (EffectState::Reserved, PendingState::Reserved),
+            (EffectState::Uncertain, PendingState::Uncertain),
+        ] {
             let row = found.iter().find(|row| row.effect_type == policy.name && row.state == state);
             metrics.pending(id, label, row.map_or(0, |row| row.count), row.map(|row| row.oldest));
         }

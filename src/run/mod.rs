@@ -217,8 +217,7 @@ async fn settle_last_calls(
 
 fn settings(config: &Config) -> ConsumerSettings {
     let kafka = &config.kafka;
-    let mut settings =
-        ConsumerSettings::new(kafka.brokers.clone(), kafka.topic.clone(), kafka.group.clone());
+    let mut settings = ConsumerSettings::new(kafka.brokers.clone(), kafka.topic.clone(), kafka.group.clone());
     settings.instance.clone_from(&kafka.instance);
     settings.properties.clone_from(&kafka.properties);
     settings.max_events = config.batch.max_events;
@@ -264,12 +263,8 @@ impl Watched {
             watch_database(health, until, ping).await;
             ("database probe", Ok(()))
         });
-        let gauges = gauges::run(
-            parts.database.clone(),
-            Arc::clone(&parts.metrics),
-            parts.policies.clone(),
-            stop,
-        );
+        let gauges =
+            gauges::run(parts.database.clone(), Arc::clone(&parts.metrics), parts.policies.clone(), stop);
         tasks.spawn(async move {
             gauges.await;
             ("gauges", Ok(()))

@@ -9,8 +9,8 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use tracing_subscriber::EnvFilter;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tracing_subscriber::EnvFilter;
 
 use super::super::consumer::{ConsumerHandle, Decoding, Outlets, StreamFailure, spawn};
 use super::super::health::{Observer, PartitionFacts};
@@ -50,7 +50,11 @@ impl Bed {
 
     pub fn without_topic() -> Self {
         // RUST_LOG=reprise=info shows what happened; a second initialization changes nothing.
-        tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_test_writer().try_init().ok();
+        tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init()
+            .ok();
         let (topic, group) = (name("topic"), name("group"));
         Self { topic, group, admin: client().create().unwrap(), producer: client().create().unwrap() }
     }
