@@ -105,33 +105,43 @@ impl GroupContext {
         Ok(list)
     }
 
-    /// Sends what is due, with offsets as they are: a resume position needs nothing added.
+    /// Sends what is due, with offsets as they are: a resume position needs nothing added. Never waits.
     pub fn commit(&self, consumer: &BaseConsumer<Self>, settled: &[(LaneId, ResumeAt)]) {
         if self.commits == Commits::Never {
             return;
         }
         let due = self.ours().commits.due(settled, Instant::now());
-        if due.is_empty() {
+        if due.positions.is_empty() {
             return;
         }
-        let sent = self
-            .list(due.iter().map(|(lane, at)| (lane.partition, Offset::Offset(at.0))))
-            .and_then(|list| consumer.commit(&list, CommitMode::Async));
-        if let Err(cause) = sent {
-            let mut ours = self.ours();
-            ours.commits.answered();
-            for (lane, at) in due {
-                ours.commits.failed(lane.partition, at);
-            }
-            drop(ours);
+        if due.repeated > 0 {
             self.observer.commit_failed();
-            warn!(%cause, "commit could not be sent; it is repeated");
+            warn!(partitions = due.repeated, "commits were not confirmed; repeating them");
+        }
+        let sent =
+            self.commit_list(&due.positions).and_then(|list| consumer.commit(&list, CommitMode::Async));
+        if let Err(cause) = sent {
+            // Not confirmed, and therefore repeated.
+            warn!(%cause, "commit could not be sent");
         }
     }
 
-    /// Whether every one of these positions is known to the broker, as far as it is ours to commit.
-    pub fn is_committed(&self, settled: &[(LaneId, ResumeAt)]) -> bool {
-        self.commits == Commits::Never || self.ours().commits.due(settled, Instant::now()).is_empty()
+    /// The last commit, waiting for the broker without a limit of its own: for a thread nobody waits for.
+    pub fn commit_last(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        settled: &[(LaneId, ResumeAt)],
+    ) -> KafkaResult<()> {
+        let last =
+            if self.commits == Commits::Never { Vec::new() } else { self.ours().commits.last(settled) };
+        if last.is_empty() {
+            return Ok(());
+        }
+        consumer.commit(&self.commit_list(&last)?, CommitMode::Sync)
+    }
+
+    fn commit_list(&self, positions: &[(LaneId, ResumeAt)]) -> KafkaResult<TopicPartitionList> {
+        self.list(positions.iter().map(|(lane, at)| (lane.partition, Offset::Offset(at.0))))
     }
 
     /// Has the applier let go of these lanes, and commits where it stands. Bounded by the revocation limit.
@@ -254,33 +264,14 @@ impl ConsumerContext for GroupContext {
             _ => self.revoked(consumer, &partitions),
         }
     }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        let now = Instant::now();
-        let mut failure = result.err();
-        let mut ours = self.ours();
-        ours.commits.answered();
-        for element in offsets.elements_for_topic(&self.topic) {
-            let Offset::Offset(at) = element.offset() else { continue };
-            match element.error() {
-                Ok(()) if failure.is_none() => ours.commits.confirmed(element.partition(), ResumeAt(at), now),
-                answer => {
-                    ours.commits.failed(element.partition(), ResumeAt(at));
-                    failure = failure.or(answer.err());
-                }
-            }
-        }
-        drop(ours);
-        let Some(cause) = failure else { return };
-        self.observer.commit_failed();
-        if cause.rdkafka_error_code().is_none_or(|code| self.may_murmur(code)) {
-            warn!(%cause, "commit failed; it is repeated while the partition is ours");
-        }
-    }
 }
 
 impl ClientContext for GroupContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if facility == "COMMITFAIL" {
+            // The only word the client has on an asynchronous commit.
+            self.observer.commit_failed();
+        }
         log_line(level, facility, message);
     }
 

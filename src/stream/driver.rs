@@ -6,7 +6,7 @@
 //! (that would throw its prefetched records away).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
@@ -99,13 +99,13 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
         match self.consume() {
             Ok((settled, deadline)) => {
                 say(Ok(()));
-                self.close(&settled, deadline)
+                self.close(settled, deadline)
             }
             Err(failure) => {
                 error!(%failure, "consuming ends");
                 say(Err(failure));
                 let settled = self.outlets.watermarks.snapshot();
-                self.close(&settled, Instant::now() + LEAVE_AFTER_FAILURE)
+                self.close(settled, Instant::now() + LEAVE_AFTER_FAILURE)
             }
         }
     }
@@ -346,9 +346,7 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
         }
         let context = Arc::clone(self.consumer.context());
         context.release(&self.consumer, &[partition], Ownership::Held);
-        // The new start is looked up from the committed offset: it must have arrived first.
-        self.await_commit(Instant::now() + self.settings.lookup_limit());
-        // Only if the group did not take it meanwhile.
+        // The look-up of the new start goes the way of the commit just sent, and so finds it.
         let given_back = context.give_back(&self.consumer, &[partition]);
         context.ours().wanted.extend(given_back);
         Ok(())
@@ -357,7 +355,7 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
     fn housekeeping(&mut self) -> Result<(), StreamFailure> {
         let now = Instant::now();
         let context = Arc::clone(self.consumer.context());
-        if now >= self.commit_at && !context.ours().commits.is_waiting(now) {
+        if now >= self.commit_at {
             self.commit_at = now + COMMIT_EVERY;
             context.commit(&self.consumer, &self.outlets.watermarks.snapshot());
         }
@@ -365,8 +363,11 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
         let mut facts = Vec::with_capacity(self.lanes.len());
         for (&partition, lane) in &mut self.lanes {
             let position = lane.position().0;
-            let committed = context.ours().commits.known(lane.id).map(|at| at.0);
             let seen = seen.get(&partition).copied();
+            if let Some(committed) = seen.and_then(|seen| seen.committed) {
+                context.ours().commits.confirmed(lane.id, ResumeAt(committed));
+            }
+            let committed = context.ours().commits.known(lane.id).map(|at| at.0);
             let high_watermark = seen.and_then(|seen| seen.end);
             let lag = high_watermark.map(|end| (end - committed.unwrap_or(position)).max(0));
             facts.push(PartitionFacts { partition, position, committed, high_watermark, lag });
@@ -490,54 +491,48 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
         Ok(())
     }
 
-    /// Serves the client until the commit in flight is answered.
-    fn await_commit(&mut self, deadline: Instant) -> bool {
-        let consumer = Arc::clone(&self.consumer);
-        let context = Arc::clone(consumer.context());
-        loop {
-            let now = Instant::now();
-            if !context.ours().commits.is_waiting(now) {
-                return true;
-            }
-            if now >= deadline {
-                return false;
-            }
-            match consumer.poll(Duration::from_millis(10)) {
-                Some(Ok(message)) => self.came_aside(&message),
-                Some(Err(error)) => {
-                    if self.check_fatal(&error).is_err() {
-                        return false;
-                    }
-                }
-                None => {}
-            }
-        }
-    }
-
-    fn close(mut self, settled: &[(LaneId, ResumeAt)], deadline: Instant) -> Closed {
-        let context = Arc::clone(self.consumer.context());
-        context.ours().phase = Phase::Closing;
-        // Half of the time for the commit, the rest for leaving.
-        let half = Instant::now() + deadline.saturating_duration_since(Instant::now()) / 2;
-        self.await_commit(half);
-        context.commit(&self.consumer, settled);
-        let answered = self.await_commit(half);
-        let committed = answered && context.is_committed(settled);
+    /// Commits and leaves on a thread of its own: both can hang, and then that thread is left behind.
+    fn close(mut self, settled: Vec<(LaneId, ResumeAt)>, deadline: Instant) -> Closed {
+        self.consumer.context().ours().phase = Phase::Closing;
         // The queues hold the consumer alive.
         self.lanes.clear();
         let Self { consumer, .. } = self;
-        let (say, closed) = std::sync::mpsc::channel();
+        let (say, done) = mpsc::channel();
         let closing = std::thread::Builder::new().name("kafka-close".into()).spawn(move || {
-            drop(consumer);
+            let committed = commit_last(&consumer, &settled, deadline);
             // Nobody listens after the deadline.
-            say.send(()).unwrap_or_default();
+            say.send(committed).unwrap_or_default();
+            drop(consumer);
+            say.send(true).unwrap_or_default();
         });
-        let left_group = closing.is_ok()
-            && closed.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok();
+        let remaining = || deadline.saturating_duration_since(Instant::now());
+        let started = closing.is_ok();
+        let committed = started && done.recv_timeout(remaining()).unwrap_or(false);
+        let left_group = started && done.recv_timeout(remaining()).is_ok();
         if !left_group {
             warn!("the Kafka client did not close in time; it is left behind");
         }
         Closed { committed, left_group }
+    }
+}
+
+/// Repeats a refused commit while there is time: a group in the middle of a rebalance refuses for a moment.
+fn commit_last(
+    consumer: &BaseConsumer<GroupContext>,
+    settled: &[(LaneId, ResumeAt)],
+    deadline: Instant,
+) -> bool {
+    loop {
+        let Err(cause) = consumer.context().commit_last(consumer, settled) else { return true };
+        let over = consumer.client().fatal_error().is_some() || Instant::now() + COMMIT_EVERY >= deadline;
+        warn!(%cause, "the last commit failed");
+        if over {
+            return false;
+        }
+        // Serves the rebalance; its records are nobody's any more.
+        if let Some(Err(cause)) = consumer.poll(COMMIT_EVERY) {
+            warn!(%cause, "while closing");
+        }
     }
 }
 

@@ -41,6 +41,8 @@ pub trait Observer: Send + Sync {
 pub struct Seen {
     /// The next offset the client will fetch.
     pub next_fetch: i64,
+    /// What the broker confirmed of our commits since this client began.
+    pub committed: Option<i64>,
     /// Last stable offset.
     pub end: Option<i64>,
     /// Whether the partition's leader is connected.
@@ -87,6 +89,7 @@ struct Partition {
     partition: i32,
     leader: i32,
     next_offset: i64,
+    committed_offset: i64,
     ls_offset: i64,
 }
 
@@ -100,8 +103,13 @@ fn parse(json: &[u8], topic: &str) -> Result<HashMap<i32, Seen>, serde_json::Err
         .into_values()
         .filter(|partition| partition.partition >= 0)
         .map(|partition| {
-            let end = (partition.ls_offset >= 0).then_some(partition.ls_offset);
-            let seen = Seen { next_fetch: partition.next_offset, end, leader_up: up(partition.leader) };
+            let known = |offset: i64| (offset >= 0).then_some(offset);
+            let seen = Seen {
+                next_fetch: partition.next_offset,
+                committed: known(partition.committed_offset),
+                end: known(partition.ls_offset),
+                leader_up: up(partition.leader),
+            };
             (partition.partition, seen)
         })
         .collect())
@@ -141,20 +149,20 @@ mod tests {
     #[test]
     fn statistics_give_the_last_stable_offset_and_whether_the_leader_is_up() {
         let json = br#"{"brokers":{"a":{"nodeid":1,"state":"UP"},"b":{"nodeid":2,"state":"DOWN"}},"topics":{"t":{"partitions":{
-            "0":{"partition":0,"leader":1,"next_offset":7,"ls_offset":9,"hi_offset":12},
-            "1":{"partition":1,"leader":2,"next_offset":-1001,"ls_offset":-1001},
-            "-1":{"partition":-1,"leader":-1,"next_offset":0,"ls_offset":0}}}}}"#;
+            "0":{"partition":0,"leader":1,"next_offset":7,"committed_offset":5,"ls_offset":9,"hi_offset":12},
+            "1":{"partition":1,"leader":2,"next_offset":-1001,"committed_offset":-1001,"ls_offset":-1001},
+            "-1":{"partition":-1,"leader":-1,"next_offset":0,"committed_offset":-1001,"ls_offset":0}}}}}"#;
         let seen = parse(json, "t").unwrap();
         assert_eq!(seen.len(), 2);
-        assert_eq!(seen[&0], Seen { next_fetch: 7, end: Some(9), leader_up: true });
-        assert_eq!(seen[&1], Seen { next_fetch: -1001, end: None, leader_up: false });
+        assert_eq!(seen[&0], Seen { next_fetch: 7, committed: Some(5), end: Some(9), leader_up: true });
+        assert_eq!(seen[&1], Seen { next_fetch: -1001, committed: None, end: None, leader_up: false });
     }
 
     #[test]
     fn b46_a_lane_is_silent_only_while_it_lags_and_its_broker_answers() {
         let start = Instant::now();
         let later = |seconds| start + Duration::from_secs(seconds);
-        let lagging = Seen { next_fetch: 5, end: Some(9), leader_up: true };
+        let lagging = Seen { next_fetch: 5, committed: None, end: Some(9), leader_up: true };
         let mut pulse = Pulse::new(start);
         assert_eq!(pulse.silent(lagging, 5, later(1)), Duration::ZERO);
         assert_eq!(pulse.silent(lagging, 5, later(61)), Duration::from_secs(60));

@@ -56,7 +56,9 @@ impl Bed {
             .try_init()
             .ok();
         let (topic, group) = (name("topic"), name("group"));
-        Self { topic, group, admin: client().create().unwrap(), producer: client().create().unwrap() }
+        // Small batches: a fetch takes whole ones.
+        let producer = client().set("batch.num.messages", "5").create().unwrap();
+        Self { topic, group, admin: client().create().unwrap(), producer }
     }
 
     pub async fn create(&self, partitions: i32, config: &[(&str, &str)]) {
@@ -328,11 +330,11 @@ impl Receiving {
             Delivery::Records(records) => {
                 for record in records {
                     if self.positions.lock().unwrap().contains_key(&record.lane) {
+                        self.settle(record.lane, record.offset.0 + 1);
                         self.notes.add(|seen| {
                             seen.records.push((record.lane, record.offset.0));
                             seen.raws.push((*record.raw).clone());
                         });
-                        self.settle(record.lane, record.offset.0 + 1);
                     }
                 }
             }

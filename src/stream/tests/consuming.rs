@@ -249,6 +249,24 @@ async fn a_record_that_cannot_be_decoded_yet_holds_its_own_partition_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_member_to_which_the_group_gives_nothing_knows_it_and_takes_over_later() {
+    tokio::join!(given_nothing("classic"), given_nothing("consumer"));
+}
+
+async fn given_nothing(protocol: &str) {
+    let bed = Bed::new(1).await;
+    let mut settings = bed.settings();
+    settings.properties.insert("group.protocol".into(), protocol.into());
+    let mut first = StandIn::live(settings.clone());
+    first.notes.until("the first has it", |seen| seen.assignment == Some(vec![0])).await;
+    let mut second = StandIn::live(settings);
+    second.notes.until("the second is in", |seen| seen.assignment == Some(vec![])).await;
+    first.close().await;
+    second.notes.until("the second takes over", |seen| seen.assignment == Some(vec![0])).await;
+    second.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_new_group_protocol_hands_partitions_over_as_well() {
     let bed = Bed::new(2).await;
     bed.produce_numbered(0, 20).await;
