@@ -29,7 +29,9 @@ pub mod intake;
 mod lanes;
 mod owners;
 pub mod progress;
+pub mod recall;
 mod steps;
+pub mod sweep;
 mod waves;
 
 use std::sync::Arc;

@@ -579,7 +579,8 @@ impl Coordinator {
     }
 }
 
-fn event_hash(id: &str) -> u64 {
+/// The number by which a circuit knows an event.
+pub(super) fn event_hash(id: &str) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);

@@ -45,6 +45,11 @@ enum Command {
     Live(live::Args),
     /// Bring the database schema up to date
     Migrate,
+    /// Review effects that nobody knows about
+    #[command(subcommand)]
+    Effects(effects::Args),
+    /// Settle effects whose event never comes back
+    Sweep(sweep::Args),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Args),
@@ -88,6 +93,8 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Live(args) => live::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
+        Command::Effects(args) => effects::run(args, context).await,
+        Command::Sweep(args) => sweep::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
     }

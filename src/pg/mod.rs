@@ -9,6 +9,9 @@
 //! * [`owner`]: session locks, by which a dead owner is known at once
 //! * [`dead_letter`]: the index of dead letters
 //! * [`doctor`]: what the server is and how it is set
+//! * [`stored`]: a ledger row with everything it takes to go on without its event
+//! * [`sweep`]: what is due and whose event does not come back, from the small tables
+//! * [`review`]: what a person sees of an effect, and decides
 //! * [`gauges`]: what is pending, from the small tables
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
@@ -23,5 +26,8 @@ pub mod gauges;
 pub mod lookup;
 mod moves;
 pub mod owner;
+pub mod review;
 pub mod schema;
+pub mod stored;
+pub mod sweep;
 pub mod wave;

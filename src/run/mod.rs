@@ -13,6 +13,7 @@
 pub mod decode;
 mod gauges;
 pub mod parts;
+pub mod sweeper;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,7 +81,7 @@ pub async fn live(config: &Config, options: LiveOptions) -> Result<(), RunError>
     let parts = Parts::build(config, Run::live())?;
     let stop_background = CancellationToken::new();
     let admin = start_admin(config, &parts, stop_background.clone())?;
-    let mut watched = Watched::start(&parts, admin, stop_background.clone());
+    let mut watched = Watched::start(config, &parts, admin, stop_background.clone());
     tokio::select! {
         ready = prepare_schema(&parts, options.migrate) => ready?,
         () = signals.next() => return Ok(()),
@@ -158,7 +159,9 @@ async fn consume(
             tracing::info!(grace = ?options.grace, "stopping: no new work, calls in flight may finish");
             parts.health.draining();
             let drain = Drain { consumer, stop: stop_out, grace: options.grace };
-            return drain.run(applier, signals).await;
+            let swept = watched.end_sweeping(options.grace);
+            let (drained, swept) = tokio::join!(drain.run(applier, signals), swept);
+            return drained.and(swept);
         }
     };
     tracing::error!(error = %failure, "this process must end");
@@ -248,10 +251,12 @@ fn start_admin(config: &Config, parts: &Parts, stop: CancellationToken) -> Resul
 /// Background parts whose early end is a failure.
 struct Watched {
     tasks: tokio::task::JoinSet<(&'static str, Result<(), AdminError>)>,
+    stop_sweeping: CancellationToken,
+    swept: CancellationToken,
 }
 
 impl Watched {
-    fn start(parts: &Parts, admin: AdminServer, stop: CancellationToken) -> Self {
+    fn start(config: &Config, parts: &Parts, admin: AdminServer, stop: CancellationToken) -> Self {
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move { ("admin listener", admin.ended().await) });
         let (health, database, until) = (parts.health.clone(), parts.database.clone(), stop.clone());
@@ -264,12 +269,25 @@ impl Watched {
             ("database probe", Ok(()))
         });
         let gauges =
-            gauges::run(parts.database.clone(), Arc::clone(&parts.metrics), parts.policies.clone(), stop);
+            gauges::run(parts.database.clone(), Arc::clone(&parts.metrics), parts.policies.clone(), stop.clone());
         tasks.spawn(async move {
             gauges.await;
             ("gauges", Ok(()))
         });
-        Self { tasks }
+        let (stop_sweeping, swept) = (stop.child_token(), CancellationToken::new());
+        let (sweeper, ended) = (sweeper::background(parts, config, stop_sweeping.clone()), swept.clone());
+        tasks.spawn(async move {
+            sweeper.await;
+            ended.cancel();
+            ("sweeper", Ok(()))
+        });
+        Self { tasks, stop_sweeping, swept }
+    }
+
+    /// No new sweeps; the sweeper's calls in flight are settled.
+    async fn end_sweeping(&self, grace: Duration) -> Result<(), RunError> {
+        self.stop_sweeping.cancel();
+        tokio::time::timeout(grace, self.swept.cancelled()).await.map_err(|_| RunError::GraceOver)
     }
 
     async fn failed(&mut self) -> RunError {
