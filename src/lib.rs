@@ -1,3 +1,4 @@
 //! Reprise. (The map follows.)
 pub mod applier;
 pub mod domain;
+pub mod stream;

@@ -1,15 +1,15 @@
 //! What crosses between the log and the applier, in plain values: no Kafka type, no SQL.
 //!
-//! The log side sends [`Control`] on an unbounded channel and batches of [`Record`]s on a small bounded one
-//! (that bound is the back-pressure). Whoever receives drains control before each batch; the sender announces
-//! a lane before its first record, so no record ever meets an unknown lane that is not gone already.
+//! The log side sends [`Control`] on an unbounded channel and [`Delivery`]s on a small bounded one (that bound is
+//! the back-pressure). Whoever receives drains control before each delivery; the sender announces a lane before
+//! its first record, so no record ever meets an unknown lane that is not gone already. A position travels with
+//! the records, so that it cannot overtake one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Instant;
 
 use futures::future::BoxFuture;
-use tokio::sync::oneshot;
 
 use crate::domain::effect::Run;
 use crate::domain::plan::Plan;
@@ -72,16 +72,26 @@ pub struct Record {
     pub read_at: Instant,
 }
 
+/// What arrives on the bounded channel, in the order in which it was read.
+#[derive(Debug)]
+pub enum Delivery {
+    /// Records of any lanes; those of one lane in offset order.
+    Records(Vec<Record>),
+    /// Nothing below `next` is still to come on this lane (transaction markers, end of partition, compacted tail).
+    /// All its records below were delivered before.
+    Position { lane: LaneId, next: ResumeAt },
+}
+
 /// News about lanes.
 #[derive(Debug)]
 pub enum Control {
-    /// A partition is ours from here on. `end` (exclusive) bounds a replay.
+    /// A partition is ours from here on. `end` (exclusive) bounds a replay; with `start >= end` it is done already
+    /// and nothing of it follows, neither record nor position. A finished range ends with a position at `end`.
     Assigned { lane: LaneId, start: ResumeAt, end: Option<ResumeAt> },
-    /// Nothing below `next` is still to come on this lane (transaction markers, end of partition, compacted tail).
-    Position { lane: LaneId, next: ResumeAt },
     /// These lanes are being taken away. The applier stops beginning work on them, lets calls in flight finish
-    /// until `deadline`, and answers with the final positions. `lost`: they already are someone else's.
-    Revoked { lanes: Vec<LaneId>, lost: bool, deadline: Instant, done: oneshot::Sender<Vec<(LaneId, ResumeAt)>> },
+    /// until `deadline`, and answers with the final positions (sending never blocks; the receiver may be gone).
+    /// `lost`: they already are someone else's.
+    Revoked { lanes: Vec<LaneId>, lost: bool, deadline: Instant, done: mpsc::Sender<Vec<(LaneId, ResumeAt)>> },
 }
 
 /// The positions that may be committed, by lane; written by the applier, read by whoever commits.
