@@ -59,10 +59,21 @@ pub struct Record {
     pub read_at: Instant,
 }
 
+/// What arrives on the bounded channel, in the order in which it was read.
+#[derive(Debug)]
+pub enum Delivery {
+    /// Records of any lanes; those of one lane in offset order.
+    Records(Vec<Record>),
+    /// Nothing below `next` is still to come on this lane (transaction markers, end of partition, compacted tail).
+    /// All its records below were delivered before.
+    Position { lane: LaneId, next: ResumeAt },
+}
+
 /// News about lanes.
 #[derive(Debug)]
 pub enum Control {
-    /// A partition is ours from here on. `end` (exclusive) bounds a replay.
+    /// A partition is ours from here on. `end` (exclusive) bounds a replay; with `start >= end` it is done already
+    /// and nothing of it follows, neither record nor position. A finished range ends with a position at `end`.
     Assigned { lane: LaneId, start: ResumeAt, end: Option<ResumeAt> },
     /// These lanes are being taken away. The applier stops beginning work on them, lets calls in flight finish
     /// until `deadline`, and answers with the final positions (sending never blocks; the receiver may be gone).
