@@ -82,16 +82,6 @@ pub enum Control {
 }
 
 /// The positions that may be committed, by lane; written by the applier, read by whoever commits.
-/// What arrives on the bounded channel, in the order in which it was read.
-#[derive(Debug)]
-pub enum Delivery {
-    /// Records of any lanes; those of one lane in offset order.
-    Records(Vec<Record>),
-    /// Nothing below `next` is still to come on this lane (transaction markers, end of partition, compacted tail).
-    /// All its records below were delivered before.
-    Position { lane: LaneId, next: ResumeAt },
-}
-
 #[derive(Debug, Default, Clone)]
 pub struct Watermarks(Arc<Mutex<HashMap<LaneId, ResumeAt>>>);
 

@@ -57,13 +57,13 @@ impl Coordinator {
         let records = batch.records.into_iter().zip(batch.answers).zip(results);
         for ((record, answers), result) in records {
             if self.lanes.is_open(record.lane) && !self.is_draining() {
-                self.book(record, &answers.found, result);
+                self.book(record, &answers.found, &result);
             }
         }
     }
 
-    fn book(&mut self, record: Planned, found: &[Option<Found>], result: StateResult) {
-        let poison = match &result {
+    fn book(&mut self, record: Planned, found: &[Option<Found>], result: &StateResult) {
+        let poison = match result {
             StateResult::Refused(words) => Some(Poison::new(Reason::RefusedByDatabase, words)),
             StateResult::Judged(verdict) => {
                 if let Some(outcome) = verdict.outcome() {

@@ -375,9 +375,9 @@ impl Coordinator {
                     }
                     self.give_slot_back(entry.effect);
                     if missed {
-                        self.moved_in_vain(entry.effect, &after)
+                        self.moved_in_vain(entry.effect, &after);
                     } else {
-                        self.after(entry.effect, after)
+                        self.after(entry.effect, after);
                     }
                 }
             }
