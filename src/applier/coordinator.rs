@@ -432,6 +432,7 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "used as a map_err function")]
 pub(super) fn lost(error: JoinError) -> ApplierError {
     ApplierError::TaskLost(error.to_string())
 }

@@ -60,7 +60,7 @@ impl Database {
             .max_connections(rest)
             .min_connections(0)
             .acquire_timeout(CONNECT_TIMEOUT)
-            .idle_timeout(Duration::from_secs(60))
+            .idle_timeout(Duration::from_mins(1))
             .connect_lazy_with(options.clone());
         let hot = Arc::new(HotConnections {
             options: options.clone().options(PINNED),

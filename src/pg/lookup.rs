@@ -37,7 +37,7 @@ pub struct Found {
     pub version_taken: bool,
 }
 
-const LOOK_UP: &str = r#"
+const LOOK_UP: &str = r"
 select x.n, l.estado, l.resumo_requisicao, l.resumo_evento, l.execucao_id = $8 as efeito_meu, l.ficha, l.dono,
        greatest(0, extract(epoch from l.reserva_ate - now()) * 1000)::bigint as reserva_ms,
        greatest(0, extract(epoch from l.tentar_em - now()) * 1000)::bigint as espera_ms,
@@ -54,7 +54,7 @@ left join comissao c on c.pedido_id = x.pedido
 where not coalesce(l.estado = 'concluido' and l.resumo_requisicao = x.requisicao and l.resumo_evento = x.conteudo
                    and c.evento_id = x.evento and c.valor_centavos = x.valor and c.resumo_evento = x.conteudo
                    and l.execucao_id <> $8 and c.execucao_id <> $8, false)
-"#;
+";
 
 /// Looks a batch up. `run` matters to runs that must recognise their own earlier work after a restart.
 pub async fn look_up(
