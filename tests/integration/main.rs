@@ -4,5 +4,6 @@
 //! has its own topics, group and database, so that all of them run at once. One binary, to link once.
 
 mod kit;
+mod review;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
 mod support;
