@@ -104,7 +104,10 @@ pub enum Ended {
     /// To review; what was seen.
     Uncertain(String),
     /// It waits for its next attempt; what was seen.
-    Waiting { due_in: Duration, seen: String },
+    Waiting {
+        due_in: Duration,
+        seen: String,
+    },
     /// Somebody took the reservation over meanwhile; the answer is kept as evidence.
     TakenOver,
 }
@@ -218,7 +221,13 @@ pub(super) async fn settle(
             }
             Written::Move { to, evidence, ended } => {
                 moves.push(at);
-                wave.moves.push(Move { target, token: Some(token), to, evidence: Some(evidence), result: None });
+                wave.moves.push(Move {
+                    target,
+                    token: Some(token),
+                    to,
+                    evidence: Some(evidence),
+                    result: None,
+                });
                 ends.push(ended);
             }
         }
@@ -260,7 +269,8 @@ fn verdict_of(answer: Answer, in_hand: &InHand, policy: &EffectPolicy) -> Writte
             Written::Move { to, evidence, ended: Ended::Waiting { due_in, seen } }
         }
         Consequence::Move { evidence, .. } => {
-            let seen = if refused { format!("refused: {}", evidence.detail) } else { evidence.detail.clone() };
+            let seen =
+                if refused { format!("refused: {}", evidence.detail) } else { evidence.detail.clone() };
             Written::Move { to: Destination::Uncertain, evidence, ended: Ended::Uncertain(seen) }
         }
     }
@@ -338,8 +348,12 @@ mod tests {
         let mut p = policy("notificar-vendedor");
         p.on_failure = on_failure;
         let effect = Recalled::of(row(STORED), EffectTypeId(0), &p);
-        let evidence =
-            Seen { reached: Reached::Body, status: Some(422), detail: "no such seller".into(), elapsed: Duration::ZERO };
+        let evidence = Seen {
+            reached: Reached::Body,
+            status: Some(422),
+            detail: "no such seller".into(),
+            elapsed: Duration::ZERO,
+        };
         let in_hand = InHand { effect, attempts: 1, maybe_sent, probe: false };
         verdict_of(Answer { proof, evidence }, &in_hand, &p)
     }
@@ -366,7 +380,9 @@ mod tests {
     #[test]
     fn a_refusal_goes_to_review_because_no_record_can_be_dead_lettered() {
         for maybe_sent in [false, true] {
-            let Written::Move { to, evidence, ended } = written(Proof::Refused, OnFailure::Release, maybe_sent) else {
+            let Written::Move { to, evidence, ended } =
+                written(Proof::Refused, OnFailure::Release, maybe_sent)
+            else {
                 panic!("a refusal is not done")
             };
             assert_eq!((to, evidence.answer), (Destination::Uncertain, "recusado"));
@@ -376,9 +392,13 @@ mod tests {
 
     #[test]
     fn an_unknown_answer_waits_under_release_and_is_for_review_under_hold() {
-        let Written::Move { to, .. } = written(Proof::Unknown, OnFailure::Release, true) else { panic!("a move") };
+        let Written::Move { to, .. } = written(Proof::Unknown, OnFailure::Release, true) else {
+            panic!("a move")
+        };
         assert!(matches!(to, Destination::Waiting { maybe_sent: true, counted: true, .. }));
-        let Written::Move { to, .. } = written(Proof::Unknown, OnFailure::Hold, false) else { panic!("a move") };
+        let Written::Move { to, .. } = written(Proof::Unknown, OnFailure::Hold, false) else {
+            panic!("a move")
+        };
         assert_eq!(to, Destination::Uncertain);
     }
 }

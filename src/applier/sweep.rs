@@ -103,8 +103,9 @@ pub enum Beginning {
 
 impl Sweeper {
     pub fn new(road: SweepRoad, beginning: Beginning) -> Self {
-        let circuit =
-            |policy: &EffectPolicy| Circuit::new(policy.circuit_threshold, policy.circuit_wait, policy.backoff_max);
+        let circuit = |policy: &EffectPolicy| {
+            Circuit::new(policy.circuit_threshold, policy.circuit_wait, policy.backoff_max)
+        };
         Self {
             session: Session::new(road.database.clone(), Arc::clone(&road.instance)),
             circuits: road.policies.iter().map(|(_, policy)| circuit(policy)).collect(),
@@ -147,7 +148,8 @@ impl Sweeper {
 
     /// Rows that are due, by type.
     async fn due(&mut self) -> Result<BTreeMap<EffectTypeId, Vec<StoredRow>>, StoreError> {
-        let waited = |policy: &EffectPolicy| self.regained.is_none_or(|since| since.elapsed() >= policy.lease);
+        let waited =
+            |policy: &EffectPolicy| self.regained.is_none_or(|since| since.elapsed() >= policy.lease);
         let types: Vec<SweepType<'_>> = self
             .road
             .policies
@@ -172,7 +174,8 @@ impl Sweeper {
 
     /// Removes waves that are settled, warns of types nobody is configured for, gives the lock back.
     async fn tidy_up(&mut self) -> Result<(), StoreError> {
-        let configured: Vec<&str> = self.road.policies.iter().map(|(_, policy)| policy.name.as_str()).collect();
+        let configured: Vec<&str> =
+            self.road.policies.iter().map(|(_, policy)| policy.name.as_str()).collect();
         let mut connection = self.session.take().await?;
         let unknown = connect::within(sweep::unconfigured(&mut connection, &configured)).await?;
         connect::within(sweep::close_settled_waves(&mut connection)).await?;
@@ -180,8 +183,11 @@ impl Sweeper {
         self.session.keep(connection);
         for (name, count) in unknown {
             if self.told.insert(name.clone()) {
-                tracing::warn!(efeito = name, count,
-                    "effects of a type that is not configured are left alone; configure it again to settle them");
+                tracing::warn!(
+                    efeito = name,
+                    count,
+                    "effects of a type that is not configured are left alone; configure it again to settle them"
+                );
             }
         }
         Ok(())
@@ -242,10 +248,11 @@ impl Sweeper {
             .collect();
         let asked = moves.len();
         let done = self.session.write(run_id, &Wave { moves, ..empty_wave() }).await?;
-        let moved = asked.saturating_sub(done.not_moved.len()) as u64;
-        swept.uncertain += moved;
-        swept.left += done.not_moved.len() as u64;
-        self.road.metrics.effect(id, Outcome::Uncertain, RunKind::Live, moved);
+        let missed = done.not_moved.len();
+        let reviewed = asked.saturating_sub(missed) as u64;
+        swept.uncertain += reviewed;
+        swept.left += missed as u64;
+        self.road.metrics.effect(id, Outcome::Uncertain, RunKind::Live, reviewed);
         Ok(())
     }
 
@@ -267,7 +274,11 @@ impl Sweeper {
         }
         let reserve = permitted
             .iter()
-            .map(|(effect, claim, _)| Reserve { target: effect.target.clone(), claim: *claim, lease: policy.lease })
+            .map(|(effect, claim, _)| Reserve {
+                target: effect.target.clone(),
+                claim: *claim,
+                lease: policy.lease,
+            })
             .collect();
         let wave = Wave { reserve, ..empty_wave() };
         let reserved = self.session.write(run_id, &wave).await;
@@ -278,7 +289,11 @@ impl Sweeper {
         let mut in_hand = Vec::with_capacity(asked);
         for (index, (effect, claim, probe)) in permitted.into_iter().enumerate() {
             let Some(claimed) = done.claimed.iter().find(|claimed| claimed.index == index) else {
-                tracing::debug!(chave = effect.target.key(), ?claim, "not reserved: somebody else was faster");
+                tracing::debug!(
+                    chave = effect.target.key(),
+                    ?claim,
+                    "not reserved: somebody else was faster"
+                );
                 self.circuits[usize::from(id.0)].probe_abandoned(event_hash(effect.event_id()));
                 swept.left += 1;
                 continue;
@@ -363,10 +378,9 @@ fn step(effect: &Recalled, policy: &EffectPolicy) -> Step {
         judge_effect(Some(&effect.stored), digest, content, request.mode, policy, Looker::default());
     match verdict {
         EffectVerdict::Reserve { claim, .. } if effect.sendable => Step::Call(claim),
-        EffectVerdict::Reserve { .. } if request.mode == Mode::Apply => Step::Review {
-            token: effect.stored.token,
-            why: "the stored request is not one that can be sent",
-        },
+        EffectVerdict::Reserve { .. } if request.mode == Mode::Apply => {
+            Step::Review { token: effect.stored.token, why: "the stored request is not one that can be sent" }
+        }
         EffectVerdict::ToUncertain { token: Some(token), .. } => Step::Review {
             token: Some(token),
             why: "the process that reserved it is gone, or its lease is over; the call may have happened",
@@ -464,7 +478,7 @@ mod tests {
     #[test]
     fn b13_beyond_the_providers_memory_it_goes_to_review() {
         let mut old = row(Some(9), true);
-        old.effect.age = Duration::from_secs(90_000);
+        old.effect.age = Duration::from_hours(25);
         assert!(matches!(judged(old, release), Step::Review { .. }));
     }
 
@@ -487,7 +501,10 @@ mod tests {
     fn a_request_that_cannot_be_sent_goes_to_review() {
         let broken = StoredRow { request: r#"{"x":1}"#.into(), ..row(Some(9), false) };
         let Step::Review { token, why } = judged(broken, release) else { panic!("review") };
-        assert_eq!((token, why), (Some(Token::from_u128(9)), "the stored request is not one that can be sent"));
+        assert_eq!(
+            (token, why),
+            (Some(Token::from_u128(9)), "the stored request is not one that can be sent")
+        );
     }
 
     #[test]

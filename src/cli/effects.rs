@@ -176,7 +176,9 @@ async fn show(key: &str, context: &Context) -> Result<(), Failure> {
 
 async fn known(connection: &mut PgConnection, key: &str) -> Result<Dossier, Failure> {
     let found = within(review::dossier(connection, key)).await?;
-    found.ok_or_else(|| Failure::NotFound(format!("no effect {key:?} in the ledger; keys are <event>:<effect type>")))
+    found.ok_or_else(|| {
+        Failure::NotFound(format!("no effect {key:?} in the ledger; keys are <event>:<effect type>"))
+    })
 }
 
 async fn resolve(args: &ResolveArgs, context: &Context) -> Result<(), Failure> {
@@ -251,7 +253,8 @@ fn sendable_for(dossier: &Dossier, parts: &Parts) -> Result<std::time::Duration,
     };
     let policy = parts.policies.get(id);
     if policy.mode == Mode::Suppress {
-        let text = format!("efeitos.{name}.modo is suprimir: nothing of this type is sent; nothing was decided");
+        let text =
+            format!("efeitos.{name}.modo is suprimir: nothing of this type is sent; nothing was decided");
         return Err(Failure::Refused(text));
     }
     Ok(policy.lease)

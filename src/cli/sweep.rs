@@ -30,7 +30,8 @@ struct Line {
 }
 
 impl Row for Line {
-    const COLUMNS: &'static [&'static str] = &["tipoEfeito", "aplicados", "incertos", "emEspera", "intocados"];
+    const COLUMNS: &'static [&'static str] =
+        &["tipoEfeito", "aplicados", "incertos", "emEspera", "intocados"];
 }
 
 pub async fn run(_: Args, context: &Context) -> Result<(), Failure> {

@@ -59,9 +59,10 @@ pub(super) fn read(row: &PgRow) -> Result<StoredRow, sqlx::Error> {
 
 /// The row of this key.
 pub async fn find(connection: &mut PgConnection, key: &str) -> Result<Option<StoredRow>, StoreError> {
-    let row = sqlx::query(concat!("select ", stored_columns!(), " from efeito_aplicado e where e.chave = $1"))
-        .bind(key)
-        .fetch_optional(connection)
-        .await?;
+    let row =
+        sqlx::query(concat!("select ", stored_columns!(), " from efeito_aplicado e where e.chave = $1"))
+            .bind(key)
+            .fetch_optional(connection)
+            .await?;
     Ok(row.as_ref().map(read).transpose()?)
 }

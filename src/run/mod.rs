@@ -81,7 +81,7 @@ pub async fn live(config: &Config, options: LiveOptions) -> Result<(), RunError>
     let parts = Parts::build(config, Run::live())?;
     let stop_background = CancellationToken::new();
     let admin = start_admin(config, &parts, stop_background.clone())?;
-    let mut watched = Watched::start(config, &parts, admin, stop_background.clone());
+    let mut watched = Watched::start(config, &parts, admin, &stop_background);
     tokio::select! {
         ready = prepare_schema(&parts, options.migrate) => ready?,
         () = signals.next() => return Ok(()),
@@ -160,8 +160,8 @@ async fn consume(
             parts.health.draining();
             let drain = Drain { consumer, stop: stop_out, grace: options.grace };
             let swept = watched.end_sweeping(options.grace);
-            let (drained, swept) = tokio::join!(drain.run(applier, signals), swept);
-            return drained.and(swept);
+            // A second signal, or what could not be settled, ends it without waiting for the other.
+            return tokio::try_join!(drain.run(applier, signals), swept).map(|_| ());
         }
     };
     tracing::error!(error = %failure, "this process must end");
@@ -256,7 +256,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(config: &Config, parts: &Parts, admin: AdminServer, stop: CancellationToken) -> Self {
+    fn start(config: &Config, parts: &Parts, admin: AdminServer, stop: &CancellationToken) -> Self {
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move { ("admin listener", admin.ended().await) });
         let (health, database, until) = (parts.health.clone(), parts.database.clone(), stop.clone());

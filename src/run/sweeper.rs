@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::RunError;
 use super::parts::Parts;
-use crate::applier::sweep::{Beginning, Pass, SweepRoad, Swept, Sweeper};
+use crate::applier::sweep::{Beginning, Pass, SweepRoad, Sweeper, Swept};
 use crate::config::Config;
 use crate::domain::effect::Run;
 use crate::pg::schema;
@@ -51,13 +51,22 @@ pub async fn run(parts: SweepRoad, interval: Duration, stop: CancellationToken) 
 
 fn tell(report: &BTreeMap<String, Swept>) {
     for (name, swept) in report.iter().filter(|(_, swept)| swept.moved()) {
-        tracing::info!(efeito = name, done = swept.done, uncertain = swept.uncertain, waiting = swept.waiting,
-            "swept effects whose event did not come back");
+        tracing::info!(
+            efeito = name,
+            done = swept.done,
+            uncertain = swept.uncertain,
+            waiting = swept.waiting,
+            "swept effects whose event did not come back"
+        );
     }
 }
 
 /// The service's sweeper, with its parts.
-pub fn background(parts: &Parts, config: &Config, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
+pub fn background(
+    parts: &Parts,
+    config: &Config,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
     run(road(parts), config.sweep.interval, stop)
 }
 

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::support::process::Process;
-use crate::support::provider::Memory;
-use crate::support::{Answer, Gate, SOON, Setup, World, crash, until};
+use crate::support::{Answer, Gate, SOON, Setup, World, until};
 
 const NOTIFY: &str = "notificar-vendedor";
 
@@ -27,18 +26,6 @@ fn states(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {
     pairs.iter().map(|(state, n)| ((*state).to_owned(), *n)).collect()
 }
 
-/// `live` dies as named while one event is on its way; its lease and one more are then moved into the past.
-async fn killed_at(world: &World, point: &str) {
-    let mut command = world.command(&["live"]);
-    let (name, value) = crash(point);
-    command.env(name, value);
-    let mut live = world.live_as(command, world.http_port).await;
-    world.feed(0, 1).await;
-    live.ended(SOON).await;
-    let moved = world.execute("update efeito_aplicado set reserva_ate = reserva_ate - interval '1 hour'").await;
-    assert_eq!(moved, 1, "it was reserved");
-}
-
 /// An event whose provider closes without an answer: `incerto` under `manter`.
 async fn uncertain(world: &World, events: u32) -> Process {
     for n in 0..events {
@@ -51,41 +38,16 @@ async fn uncertain(world: &World, events: u32) -> Process {
     live
 }
 
-async fn resolve(world: &World, n: u32, decision: &str, by: &str, more: &[&str]) -> crate::support::process::Ended {
+async fn resolve(
+    world: &World,
+    n: u32,
+    decision: &str,
+    by: &str,
+    more: &[&str],
+) -> crate::support::process::Ended {
     let key = key(n);
     let args = ["effects", "resolve", &key, "--as", decision, "--by", by, "--reason", "seen in the panel"];
     world.try_cli(&[&args, more].concat()).await
-}
-
-#[cfg(feature = "crash-points")]
-#[tokio::test]
-async fn b03_a_kill_on_either_side_of_the_call_ends_in_review_for_a_plain_provider() {
-    for (point, calls) in [("before_call", 0), ("after_call", 1)] {
-        let world = world(&[]).await;
-        killed_at(&world, point).await;
-        world.cli(&["sweep", "--once"]).await;
-        assert_eq!(world.states().await, states(&[("incerto", 1)]), "{point}");
-        assert_eq!(world.provider.count(), calls, "{point}: the sweeper calls nobody");
-        let shown = world.json(&["effects", "show", &key(0)]).await;
-        assert_eq!(shown["evidencia"][0]["resposta"], "abandonado", "{point}");
-    }
-}
-
-#[cfg(feature = "crash-points")]
-#[tokio::test]
-async fn b03_a_kill_on_either_side_of_the_call_is_called_again_where_the_provider_deduplicates() {
-    for (point, calls) in [("before_call", 1), ("after_call", 2)] {
-        let world = world(&[("ao_falhar", "liberar")]).await;
-        world.provider.remember(Memory::Idempotent);
-        killed_at(&world, point).await;
-        let report = world.json(&["sweep", "--once"]).await;
-        assert_eq!(report[0]["aplicados"], 1, "{point}");
-        assert_eq!(world.states().await, states(&[("concluido", 1)]), "{point}");
-        assert_eq!((world.provider.count(), world.provider.performed()), (calls, 1), "{point}");
-        let body = &world.provider.calls()[calls - 1].body;
-        assert_eq!((&body["chave"], &body["valorCentavos"]), (&json!(key(0)), &json!(500)), "{point}");
-        assert_eq!(world.one::<i64>("select count(*) from onda_aberta where reserva_ate <= now()").await, 0);
-    }
 }
 
 /// One call of `live` hangs, then `live` is killed.
@@ -101,7 +63,13 @@ async fn killed_in_mid_call(world: &World) {
 
 #[tokio::test]
 async fn b13_beyond_the_providers_memory_an_abandoned_effect_goes_to_review() {
-    let world = world(&[("ao_falhar", "liberar"), ("janela_idempotencia", "24h"), ("prazo", "10s"), ("reserva", "20s")]).await;
+    let world = world(&[
+        ("ao_falhar", "liberar"),
+        ("janela_idempotencia", "24h"),
+        ("prazo", "10s"),
+        ("reserva", "20s"),
+    ])
+    .await;
     killed_in_mid_call(&world).await;
     let days = "interval '2 days'";
     world
@@ -152,8 +120,7 @@ async fn what_a_provider_refuses_in_a_sweep_goes_to_review_and_a_type_that_is_go
 
 #[tokio::test]
 async fn b09_a_due_retry_happens_after_a_restart_with_the_same_key() {
-    let world =
-        world(&[("ao_falhar", "liberar"), ("recuo_inicial", "2s"), ("recuo_maximo", "4s")]).await;
+    let world = world(&[("ao_falhar", "liberar"), ("recuo_inicial", "2s"), ("recuo_maximo", "4s")]).await;
     world.provider.script("ped-0", [Answer::Status(500), Answer::Status(200)]);
     let mut live = world.live().await;
     world.feed(0, 1).await;
@@ -181,6 +148,26 @@ async fn b09_a_due_retry_without_its_consumer_is_swept() {
     world.cli(&["sweep", "--once"]).await;
     assert_eq!(world.states().await, states(&[("concluido", 1)]));
     assert_eq!(world.one::<i64>("select count(*) from efeito_pendente").await, 0);
+}
+
+#[tokio::test]
+async fn b54_an_outage_puts_nothing_into_review_though_it_is_swept() {
+    let mut world = world(&[]).await;
+    world.set(&["efeitos", NOTIFY, "circuito_limite"], 3);
+    world.provider.shut().await;
+    let _live = world.live().await;
+    world.feed(0, 12).await;
+    let open = async || world.metric("reprise_circuito_aberto", &[]).await == Some(1.0);
+    until("the circuit is open", SOON, open).await;
+    world.execute("update efeito_pendente set tentar_em = now() - interval '1 hour'").await;
+    let last = async || world.metric("reprise_varredura_ultima_segundos", &[]).await.unwrap_or_default();
+    let aged: f64 = world.one("select extract(epoch from now())::float8").await;
+    // The service gives its consumer a lease (3 s) before it sweeps.
+    until("it was swept with the rows due", SOON, async || last().await > aged + 5.0).await;
+    assert!(!world.states().await.contains_key("incerto"), "{:?}", world.states().await);
+    world.provider.open().await;
+    until("the backlog is drained", SOON, async || world.done().await == 12).await;
+    assert!(world.provider.repeated_calls().is_empty() && world.dlq().await.is_empty());
 }
 
 #[tokio::test]
@@ -238,7 +225,10 @@ async fn uncertain_effects_are_listed_and_shown_with_their_evidence() {
 
     let shown = world.json(&["effects", "show", &key(0)]).await;
     assert_eq!(shown["requisicao"]["valorCentavos"], 500);
-    assert_eq!((&shown["evidencia"][0]["resposta"], &shown["evidencia"][0]["alcance"]), (&json!("desconhecido"), &json!("enviado")));
+    assert_eq!(
+        (&shown["evidencia"][0]["resposta"], &shown["evidencia"][0]["alcance"]),
+        (&json!("desconhecido"), &json!("enviado"))
+    );
     assert_eq!((&shown["revisoes"], &shown["resultado"]), (&json!([]), &Value::Null));
     assert_eq!(shown["comissao"]["valorCentavos"], 500);
     assert_eq!(world.try_cli(&["effects", "show", "nobody:knows"]).await.code, Some(4));
@@ -270,7 +260,8 @@ async fn a_resend_reports_the_answer_and_may_become_uncertain_again() {
     let done = resolve(&world, 0, "nao-enviado", "rui", &["--resend"]).await;
     assert_eq!((done.code, world.states().await), (Some(0), states(&[("concluido", 1)])));
     assert_eq!(world.provider.count(), 3);
-    let rounds: Vec<(i32, String)> = world.rows("select rodada, por from revisao_efeito order by rodada").await;
+    let rounds: Vec<(i32, String)> =
+        world.rows("select rodada, por from revisao_efeito order by rodada").await;
     assert_eq!(rounds, [(1, "ana".to_owned()), (2, "rui".to_owned())]);
     assert_eq!(world.one::<i64>("select count(*) from efeito_pendente").await, 0);
     let misplaced = resolve(&world, 0, "concluido", "ana", &["--resend"]).await;
@@ -321,6 +312,59 @@ async fn a_service_tells_when_it_swept_and_a_sweep_with_nothing_due_says_so() {
     })
     .await;
     let report = world.json(&["sweep", "--once"]).await;
-    let idle = json!([{ "tipoEfeito": NOTIFY, "aplicados": 0, "incertos": 0, "emEspera": 0, "intocados": 0 }]);
+    let idle =
+        json!([{ "tipoEfeito": NOTIFY, "aplicados": 0, "incertos": 0, "emEspera": 0, "intocados": 0 }]);
     assert_eq!(report, idle);
+}
+
+#[cfg(feature = "crash-points")]
+mod killed {
+    use super::*;
+    use crate::support::crash;
+    use crate::support::provider::Memory;
+
+    /// `live` dies as named while one event is on its way; its lease and one more are then moved into the past.
+    async fn killed_at(world: &World, point: &str) {
+        let mut command = world.command(&["live"]);
+        let (name, value) = crash(point);
+        command.env(name, value);
+        let mut live = world.live_as(command, world.http_port).await;
+        world.feed(0, 1).await;
+        live.ended(SOON).await;
+        let moved =
+            world.execute("update efeito_aplicado set reserva_ate = reserva_ate - interval '1 hour'").await;
+        assert_eq!(moved, 1, "it was reserved");
+    }
+
+    #[tokio::test]
+    async fn b03_a_kill_on_either_side_of_the_call_ends_in_review_for_a_plain_provider() {
+        for (point, calls) in [("before_call", 0), ("after_call", 1)] {
+            let world = world(&[]).await;
+            killed_at(&world, point).await;
+            world.cli(&["sweep", "--once"]).await;
+            assert_eq!(world.states().await, states(&[("incerto", 1)]), "{point}");
+            assert_eq!(world.provider.count(), calls, "{point}: the sweeper calls nobody");
+            let shown = world.json(&["effects", "show", &key(0)]).await;
+            assert_eq!(shown["evidencia"][0]["resposta"], "abandonado", "{point}");
+        }
+    }
+
+    #[tokio::test]
+    async fn b03_a_kill_on_either_side_of_the_call_is_called_again_where_the_provider_deduplicates() {
+        for (point, calls) in [("before_call", 1), ("after_call", 2)] {
+            let world = world(&[("ao_falhar", "liberar")]).await;
+            world.provider.remember(Memory::Idempotent);
+            killed_at(&world, point).await;
+            let report = world.json(&["sweep", "--once"]).await;
+            assert_eq!(report[0]["aplicados"], 1, "{point}");
+            assert_eq!(world.states().await, states(&[("concluido", 1)]), "{point}");
+            assert_eq!((world.provider.count(), world.provider.performed()), (calls, 1), "{point}");
+            let body = &world.provider.calls()[calls - 1].body;
+            assert_eq!((&body["chave"], &body["valorCentavos"]), (&json!(key(0)), &json!(500)), "{point}");
+            assert_eq!(
+                world.one::<i64>("select count(*) from onda_aberta where reserva_ate <= now()").await,
+                0
+            );
+        }
+    }
 }
