@@ -27,6 +27,8 @@ mod dead_letters;
 mod effects;
 pub mod intake;
 mod lanes;
+#[cfg(test)]
+mod model;
 mod owners;
 pub mod progress;
 pub mod recall;
