@@ -129,7 +129,7 @@ impl World {
 
     fn stored(&self) -> Option<StoredEffect> {
         let row = self.row.as_ref()?;
-        let hour = Duration::from_secs(3600);
+        let hour = Duration::from_hours(1);
         Some(StoredEffect {
             state: match row.state {
                 State::Reserved => EffectState::Reserved,
@@ -201,7 +201,7 @@ impl World {
         Some(Phase::Reserved { token, maybe_sent, attempts })
     }
 
-    fn to_uncertain(&mut self, w: usize, expected: Option<u8>) {
+    fn give_up(&mut self, w: usize, expected: Option<u8>) {
         let owner = self.owners[w];
         let alive = self.row.as_ref().is_some_and(|row| row.owner != owner && self.alive(row.owner));
         if let Some(row) = &mut self.row
@@ -307,7 +307,7 @@ impl World {
             }
             Phase::Judged(Plan::Uncertain(expected)) => {
                 let mut next = with(Phase::Idle);
-                next.to_uncertain(w, *expected);
+                next.give_up(w, *expected);
                 own.push(next);
             }
             Phase::Reserved { token, maybe_sent, attempts } => {
