@@ -243,7 +243,7 @@ impl Coordinator {
                 Content::Plan(plan) => planned.push(Planned {
                     lane: record.lane,
                     offset: record.offset,
-                    plan: Arc::new(*plan),
+                    plan,
                     raw: record.raw,
                     traceparent: record.traceparent,
                     read_at: record.read_at,

@@ -42,7 +42,7 @@ pub enum Skip {
 /// What a record turned out to be.
 #[derive(Debug)]
 pub enum Content {
-    Plan(Box<Plan>),
+    Plan(Arc<Plan>),
     Poison { poison: Poison, order_id: Option<String> },
     Skip(Skip),
 }

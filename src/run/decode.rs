@@ -80,7 +80,7 @@ impl<S: Selection> Reader<S> {
         if raw.key.as_deref() != Some(event.order_id.as_bytes()) {
             self.warn_of_key(&event, raw);
         }
-        Content::Plan(Box::new(plan(event, &self.policies)))
+        Content::Plan(Arc::new(plan(event, &self.policies)))
     }
 
     /// Counted always, logged at the first and then ever more rarely.
