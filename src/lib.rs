@@ -23,6 +23,7 @@
 //! | [`run`] | wiring: how a service is built from the rooms |
 //! | [`cli`], [`ops`] | people and platforms: commands; admin HTTP |
 //! | [`config`] | typed settings, every contradiction reported at once |
+//! | [`demo`] | the story of `make demo`: a provider, a morning, an incident |
 //! | [`metrics`], [`health`] | leaves that everyone may tell: counters by name; what is true of this process now |
 //! | [`crash`] | named crash points for the fault tests; nothing in a release binary |
 //!
@@ -66,6 +67,7 @@ pub mod cli;
 pub mod codec;
 pub mod config;
 pub mod crash;
+pub mod demo;
 pub mod domain;
 pub mod gateway;
 pub mod health;

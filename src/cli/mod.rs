@@ -10,6 +10,7 @@
 pub mod args;
 pub mod config;
 pub mod context;
+pub mod demo;
 pub mod dlq;
 pub mod doctor;
 pub mod effects;
@@ -50,6 +51,8 @@ enum Command {
     Effects(effects::Args),
     /// Settle effects whose event never comes back
     Sweep(sweep::Args),
+    /// Play a morning of orders and an incident on real servers
+    Demo(demo::Args),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Args),
@@ -95,6 +98,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Migrate => migrate::run(context).await,
         Command::Effects(args) => effects::run(args, context).await,
         Command::Sweep(args) => sweep::run(args, context).await,
+        Command::Demo(args) => demo::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
     }

@@ -20,6 +20,7 @@
 pub mod commission;
 pub mod connect;
 pub mod dead_letter;
+pub mod demo;
 pub mod doctor;
 pub mod error;
 pub mod gauges;

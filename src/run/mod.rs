@@ -268,8 +268,12 @@ impl Watched {
             watch_database(health, until, ping).await;
             ("database probe", Ok(()))
         });
-        let gauges =
-            gauges::run(parts.database.clone(), Arc::clone(&parts.metrics), parts.policies.clone(), stop.clone());
+        let gauges = gauges::run(
+            parts.database.clone(),
+            Arc::clone(&parts.metrics),
+            parts.policies.clone(),
+            stop.clone(),
+        );
         tasks.spawn(async move {
             gauges.await;
             ("gauges", Ok(()))
