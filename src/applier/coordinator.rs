@@ -81,9 +81,9 @@ impl Coordinator {
         };
         let (letters, letters_in) = mpsc::unbounded_channel();
         let (stored, letters_stored) = mpsc::unbounded_channel();
-        let topic = Arc::clone(&road.dead_letters);
+        let route = road.dead_letters.clone();
         let letter_task =
-            tokio::task::spawn_local(dead_letters::run(store.clone(), topic, letters_in, stored));
+            tokio::task::spawn_local(dead_letters::run(store.clone(), route, letters_in, stored));
         let writer = Writer {
             run: road.run.clone(),
             owner: owner::new_number(),

@@ -8,6 +8,7 @@
 //! and a line in [`Command`].
 
 pub mod args;
+pub mod ask;
 pub mod config;
 pub mod context;
 pub mod demo;
@@ -53,6 +54,9 @@ enum Command {
     Sweep(sweep::Args),
     /// Play a morning of orders and an incident on real servers
     Demo(demo::Args),
+    /// Dead letters: list, show, redrive
+    #[command(subcommand)]
+    Dlq(dlq::Args),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Args),
@@ -99,6 +103,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Effects(args) => effects::run(args, context).await,
         Command::Sweep(args) => sweep::run(args, context).await,
         Command::Demo(args) => demo::run(args, context).await,
+        Command::Dlq(args) => dlq::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
     }

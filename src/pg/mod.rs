@@ -7,7 +7,7 @@
 //! * [`commission`]: one statement per batch: the guarded upsert
 //! * [`wave`]: settle what is finished and reserve what can start, in one durable transaction
 //! * [`owner`]: session locks, by which a dead owner is known at once
-//! * [`dead_letter`]: the index of dead letters
+//! * [`dead_letter`], [`letters`]: the index of dead letters, written and read
 //! * [`doctor`]: what the server is and how it is set
 //! * [`stored`]: a ledger row with everything it takes to go on without its event
 //! * [`sweep`]: what is due and whose event does not come back, from the small tables
@@ -24,6 +24,7 @@ pub mod demo;
 pub mod doctor;
 pub mod error;
 pub mod gauges;
+pub mod letters;
 pub mod lookup;
 mod moves;
 pub mod owner;

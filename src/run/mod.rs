@@ -13,6 +13,7 @@
 pub mod decode;
 mod gauges;
 pub mod parts;
+pub mod redrive;
 pub mod sweeper;
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::applier::intake::{LaneId, ResumeAt, Watermarks};
-use crate::applier::{self, ApplierError, Ended, Inlet, Road};
+use crate::applier::{self, ApplierError, Ended, Inlet, LetterRoute, Road};
 use crate::config::Config;
 use crate::domain::effect::Run;
 use crate::health::Health;
@@ -140,7 +141,7 @@ async fn consume(
         policies: parts.policies.clone(),
         database: parts.database.clone(),
         gateway: Arc::clone(&parts.gateway),
-        dead_letters: dead_letters(config)?,
+        dead_letters: LetterRoute::Topic(dead_letters(config)?),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
         instance: Arc::clone(&parts.instance),
