@@ -232,7 +232,7 @@ impl Bench {
                 command.env_remove(name);
             }
         }
-        command.env("RUST_LOG", "warn").arg("--config").arg(config).args(args);
+        command.env("RUST_LOG", "error").arg("--config").arg(config).args(args);
         Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?)
     }
 

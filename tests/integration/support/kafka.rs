@@ -72,6 +72,26 @@ impl Kafka {
         }
     }
 
+    /// Makes a topic again under a name whose deletion may still be on its way.
+    pub async fn recreate_topic(&self, name: &str, partitions: i32) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.servers, &[]);
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT)).request_timeout(Some(LIMIT));
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1)).set("retention.ms", "-1");
+        super::until("the topic can be made anew", LIMIT, async || {
+            let results = admin.create_topics([&topic], &options).await;
+            results.is_ok_and(|results| results.iter().all(Result::is_ok))
+        })
+        .await;
+    }
+
+    pub async fn add_partitions(&self, topic: &str, total: usize) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.servers, &[]);
+        let wanted = rdkafka::admin::NewPartitions::new(topic, total);
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT)).request_timeout(Some(LIMIT));
+        let results = admin.create_partitions([&wanted], &options).await.expect("a broker");
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    }
+
     /// Writes one record and waits for the broker: its partition and offset.
     pub async fn produce(&self, topic: &str, record: &Outgoing) -> (i32, i64) {
         delivered(self.enqueue(topic, record)).await
