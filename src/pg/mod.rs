@@ -10,6 +10,8 @@
 //! * [`dead_letter`]: the index of dead letters
 //! * [`doctor`]: what the server is and how it is set
 //! * [`gauges`]: what is pending, from the small tables
+//! * [`dry_run`]: the draft of a dry run, until it becomes its diff
+//! * [`replay_diff`]: the diff of a replay or dry run, as a stream
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
 //! database's, and a query future is never dropped half-way on a connection that is used again.
@@ -18,10 +20,12 @@ pub mod commission;
 pub mod connect;
 pub mod dead_letter;
 pub mod doctor;
+pub mod dry_run;
 pub mod error;
 pub mod gauges;
 pub mod lookup;
 mod moves;
 pub mod owner;
+pub mod replay_diff;
 pub mod schema;
 pub mod wave;
