@@ -8,7 +8,7 @@ STACK := deploy/dev/stack.sh
 # The same feature set for lint and test, so that nothing is compiled twice.
 FEATURES := --features crash-points
 
-.PHONY: help deps up down logs status build demo test lint bench clean-dev
+.PHONY: help deps up down logs status build demo test lint bench chaos clean-dev
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,13 @@ test: lint up ## everything: lint, unit and integration tests against the real s
 
 bench: deps up ## throughput on the real servers, against the plain designs
 	@eval "$$($(STACK) env)"; cargo bench --locked --bench live
+
+SECONDS ?= 60
+SEED ?= $(shell date +%s)
+
+chaos: deps up ## a seeded storm of kills, pauses and cuts: SECONDS=600 SEED=7
+	@eval "$$($(STACK) env)"; REPRISE_CHAOS_SECONDS=$(SECONDS) REPRISE_CHAOS_SEED=$(SEED) \
+		cargo test --locked $(FEATURES) --test integration chaos -- --nocapture
 
 clean-dev: ## stop the servers and remove their data (fetched jars stay)
 	@$(STACK) clean

@@ -57,6 +57,7 @@ pub mod name {
     pub const COMMIT_FAILURES: &str = "reprise_commits_falhos_total";
     pub const LIVE_RESERVATIONS: &str = "reprise_reservas_vivas";
     pub const OLDEST_TRANSACTION: &str = "reprise_transacao_mais_antiga_segundos";
+    pub const LAST_SWEEP: &str = "reprise_varredura_ultima_segundos";
     pub const REPLAY_POSITION: &str = "reprise_replay_posicao";
     pub const REPLAY_REMAINING: &str = "reprise_replay_restante";
     pub const UPTIME: &str = "reprise_processo_segundos";
@@ -199,6 +200,7 @@ pub struct Metrics {
     dlq_away: IntGauge,
     database_up: IntGauge,
     oldest_transaction: Gauge,
+    last_sweep: Gauge,
     partitions: PartitionSeries,
     replay: ReplaySeries,
     process: Process,
@@ -269,6 +271,10 @@ impl Metrics {
             oldest_transaction: families.seconds_gauge(
                 name::OLDEST_TRANSACTION,
                 "Age of the oldest transaction in the database, ours or not",
+            )?,
+            last_sweep: families.seconds_gauge(
+                name::LAST_SWEEP,
+                "When the last sweep of this process ended, in seconds since 1970; 0 before the first",
             )?,
             partitions: PartitionSeries::new(&families)?,
             replay: ReplaySeries::new(&families)?,
@@ -359,6 +365,12 @@ impl Metrics {
     /// Age of the oldest transaction in the database (`None`: there is none).
     pub fn oldest_transaction(&self, age: Option<Duration>) {
         self.oldest_transaction.set(seconds(age));
+    }
+
+    /// A sweep of this process ended at this instant.
+    pub fn swept(&self, at: std::time::SystemTime) {
+        let since = at.duration_since(std::time::SystemTime::UNIX_EPOCH);
+        self.last_sweep.set(since.map_or(0.0, |since| since.as_secs_f64()));
     }
 
     /// Progress of every running replay; replaces what was shown before. Where several replays read a partition,

@@ -8,7 +8,7 @@ use crate::gateway::{Answer, Proof};
 use crate::pg::wave::{Destination, Evidence};
 
 /// Longest wait that a provider's Retry-After may ask for.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// What the applier knows of the attempt that was answered.
 #[derive(Debug, Clone, Copy)]
@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn b51_retry_after_is_honoured_up_to_an_hour() {
-        let asked = Proof::NotNow { retry_after: Some(Duration::from_secs(90_000)) };
+        let asked = Proof::NotNow { retry_after: Some(Duration::from_hours(25)) };
         let c = answered(asked, OnFailure::Hold, 1, false);
-        let due_in = Duration::from_secs(3600);
+        let due_in = Duration::from_hours(1);
         let waiting = Destination::Waiting { due_in, maybe_sent: false, counted: false };
         assert_eq!(destination(&c), Some(waiting));
     }

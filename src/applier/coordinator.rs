@@ -81,9 +81,9 @@ impl Coordinator {
         };
         let (letters, letters_in) = mpsc::unbounded_channel();
         let (stored, letters_stored) = mpsc::unbounded_channel();
-        let topic = Arc::clone(&road.dead_letters);
+        let route = road.dead_letters.clone();
         let letter_task =
-            tokio::task::spawn_local(dead_letters::run(store.clone(), topic, letters_in, stored));
+            tokio::task::spawn_local(dead_letters::run(store.clone(), route, letters_in, stored));
         let writer = Writer {
             run: road.run.clone(),
             owner: owner::new_number(),
@@ -243,7 +243,7 @@ impl Coordinator {
                 Content::Plan(plan) => planned.push(Planned {
                     lane: record.lane,
                     offset: record.offset,
-                    plan: Arc::new(*plan),
+                    plan,
                     raw: record.raw,
                     traceparent: record.traceparent,
                     read_at: record.read_at,
@@ -432,6 +432,7 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "used as a map_err function")]
 pub(super) fn lost(error: JoinError) -> ApplierError {
     ApplierError::TaskLost(error.to_string())
 }

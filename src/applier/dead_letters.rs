@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::sync::mpsc;
 
+use super::LetterRoute;
 use super::batch::Store;
 use super::intake::{DeadLetter, DeadLetterTopic, PublishError};
 use crate::pg::dead_letter;
@@ -28,14 +29,22 @@ pub(super) struct Posted {
 /// Runs until the sender is gone. A fatal producer error is returned: the process must end.
 pub(super) async fn run(
     store: Store,
-    topic: Arc<dyn DeadLetterTopic>,
+    route: LetterRoute,
     mut letters: mpsc::UnboundedReceiver<Posted>,
     stored: mpsc::UnboundedSender<usize>,
 ) -> Result<(), PublishError> {
     let mut batch = Vec::with_capacity(TOGETHER);
     while letters.recv_many(&mut batch, TOGETHER).await > 0 {
         let waiting: Vec<Arc<DeadLetter>> = batch.iter().map(|posted| Arc::clone(&posted.letter)).collect();
-        deliver(&store, topic.as_ref(), waiting).await?;
+        match &route {
+            LetterRoute::Topic(topic) => deliver(&store, topic.as_ref(), waiting).await?,
+            LetterRoute::Collected(collect) => {
+                for letter in waiting {
+                    // Nobody collects any more: it was interrupted, and the letter keeps its row as it is.
+                    collect.send(letter).unwrap_or_default();
+                }
+            }
+        }
         for posted in batch.drain(..) {
             store.metrics.dead_letter(posted.letter.reason);
             if stored.send(posted.event).is_err() {

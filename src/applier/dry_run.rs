@@ -193,7 +193,7 @@ fn sort_out(records: Vec<Record>) -> (Vec<Planned>, Vec<Settled>) {
                 planned.push(Planned {
                     lane: record.lane,
                     offset: record.offset,
-                    plan: Arc::new(*plan),
+                    plan,
                     raw: record.raw,
                     traceparent: record.traceparent,
                     read_at: record.read_at,

@@ -52,13 +52,6 @@ pub(super) enum Stage {
     Finished,
 }
 
-impl Stage {
-    /// Nothing about it is reserved, called or being written by us: it can be dropped without a trace.
-    pub const fn not_begun(self) -> bool {
-        matches!(self, Self::Behind | Self::Timed | Self::Looking | Self::Ready)
-    }
-}
-
 /// One effect in flight.
 pub(super) struct Effect {
     pub event: usize,
@@ -84,9 +77,17 @@ pub(super) struct Effect {
     /// The other process that holds it.
     pub owner: Option<i64>,
     pub timer: Option<delay_queue::Key>,
+    /// Tells it apart from another that has its place later; given by [`InFlight::add`].
+    pub serial: u64,
 }
 
 impl Effect {
+    /// Nothing about it is reserved, called or being written by us: it can be dropped without a trace.
+    pub const fn not_begun(&self) -> bool {
+        matches!(self.stage, Stage::Behind | Stage::Timed | Stage::Looking | Stage::Ready)
+            && self.unconfirmed.is_none()
+    }
+
     pub fn request(&self) -> &EffectRequest {
         &self.plan.effects[self.index]
     }
@@ -100,16 +101,24 @@ pub(super) struct InFlight {
     pub events: Slab<Pending>,
     pub effects: Slab<Effect>,
     chains: HashMap<ChainKey, VecDeque<usize>>,
+    serials: u64,
 }
 
 impl InFlight {
     /// Adds an effect at the end of its chain; says whether it is first.
-    pub fn add(&mut self, effect: Effect) -> (usize, bool) {
+    pub fn add(&mut self, mut effect: Effect) -> (usize, bool) {
+        self.serials += 1;
+        effect.serial = self.serials;
         let key = chain_key(&effect);
         let at = self.effects.insert(effect);
         let chain = self.chains.entry(key).or_default();
         chain.push_back(at);
         (at, chain.len() == 1)
+    }
+
+    /// Whether this very effect still waits for the ledger's answer.
+    pub fn is_looking(&self, at: usize, serial: u64) -> bool {
+        self.effects.get(at).is_some_and(|effect| effect.serial == serial && effect.stage == Stage::Looking)
     }
 
     /// Takes an effect out; says who is first in its chain now, if that changed.

@@ -42,7 +42,7 @@ pub enum Skip {
 /// What a record turned out to be.
 #[derive(Debug)]
 pub enum Content {
-    Plan(Box<Plan>),
+    Plan(Arc<Plan>),
     Poison { poison: Poison, order_id: Option<String> },
     Skip(Skip),
 }
@@ -59,18 +59,6 @@ pub struct Record {
     pub read_at: Instant,
 }
 
-/// News about lanes.
-#[derive(Debug)]
-pub enum Control {
-    /// A partition is ours from here on. `end` (exclusive) bounds a replay.
-    Assigned { lane: LaneId, start: ResumeAt, end: Option<ResumeAt> },
-    /// These lanes are being taken away. The applier stops beginning work on them, lets calls in flight finish
-    /// until `deadline`, and answers with the final positions (sending never blocks; the receiver may be gone).
-    /// `lost`: they already are someone else's.
-    Revoked { lanes: Vec<LaneId>, lost: bool, deadline: Instant, done: mpsc::Sender<Vec<(LaneId, ResumeAt)>> },
-}
-
-/// The positions that may be committed, by lane; written by the applier, read by whoever commits.
 /// What arrives on the bounded channel, in the order in which it was read.
 #[derive(Debug)]
 pub enum Delivery {
@@ -81,6 +69,19 @@ pub enum Delivery {
     Position { lane: LaneId, next: ResumeAt },
 }
 
+/// News about lanes.
+#[derive(Debug)]
+pub enum Control {
+    /// A partition is ours from here on. `end` (exclusive) bounds a replay; with `start >= end` it is done already
+    /// and nothing of it follows, neither record nor position. A finished range ends with a position at `end`.
+    Assigned { lane: LaneId, start: ResumeAt, end: Option<ResumeAt> },
+    /// These lanes are being taken away. The applier stops beginning work on them, lets calls in flight finish
+    /// until `deadline`, and answers with the final positions (sending never blocks; the receiver may be gone).
+    /// `lost`: they already are someone else's.
+    Revoked { lanes: Vec<LaneId>, lost: bool, deadline: Instant, done: mpsc::Sender<Vec<(LaneId, ResumeAt)>> },
+}
+
+/// The positions that may be committed, by lane; written by the applier, read by whoever commits.
 #[derive(Debug, Default, Clone)]
 pub struct Watermarks(Arc<Mutex<HashMap<LaneId, ResumeAt>>>);
 

@@ -28,9 +28,13 @@ pub mod dry_run;
 mod effects;
 pub mod intake;
 mod lanes;
+#[cfg(test)]
+mod model;
 mod owners;
 pub mod progress;
+pub mod recall;
 mod steps;
+pub mod sweep;
 mod waves;
 
 use std::sync::Arc;
@@ -47,7 +51,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::pg::connect::Database;
 use crate::pg::wave::Target;
-use intake::{Control, DeadLetterTopic, Delivery, LaneId, PublishError, ResumeAt, Watermarks};
+use intake::{Control, DeadLetter, DeadLetterTopic, Delivery, LaneId, PublishError, ResumeAt, Watermarks};
 
 /// Everything the road needs; what differs between live, replay and redrive is only what stands here.
 pub struct Road {
@@ -55,7 +59,7 @@ pub struct Road {
     pub policies: Policies,
     pub database: Database,
     pub gateway: Arc<dyn EffectGateway>,
-    pub dead_letters: Arc<dyn DeadLetterTopic>,
+    pub dead_letters: LetterRoute,
     pub health: Health,
     pub metrics: Arc<Metrics>,
     /// Readable name of this process, for evidence.
@@ -66,6 +70,15 @@ pub struct Road {
     pub journal: Option<Journal>,
     /// Set while a run is paused: nothing is begun, calls in flight finish.
     pub paused: watch::Receiver<bool>,
+}
+
+/// Where dead letters go.
+#[derive(Clone)]
+pub enum LetterRoute {
+    /// To the dead-letter topic and its index.
+    Topic(Arc<dyn DeadLetterTopic>),
+    /// Back to whoever redrives: its letters have their rows and copies already.
+    Collected(mpsc::UnboundedSender<Arc<DeadLetter>>),
 }
 
 /// What comes in.

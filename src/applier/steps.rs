@@ -29,7 +29,7 @@ const VAIN_PAUSE: Duration = Duration::from_millis(25);
 
 /// What the ledger says about effects that were looked at again.
 pub(super) struct Looked {
-    effects: Vec<usize>,
+    effects: Vec<(usize, u64)>,
     found: Result<Vec<Found>, StoreError>,
     owners: Vec<i64>,
     free: Vec<i64>,
@@ -57,13 +57,13 @@ impl Coordinator {
         let records = batch.records.into_iter().zip(batch.answers).zip(results);
         for ((record, answers), result) in records {
             if self.lanes.is_open(record.lane) && !self.is_draining() {
-                self.book(record, &answers.found, result);
+                self.book(record, &answers.found, &result);
             }
         }
     }
 
-    fn book(&mut self, record: Planned, found: &[Option<Found>], result: StateResult) {
-        let poison = match &result {
+    fn book(&mut self, record: Planned, found: &[Option<Found>], result: &StateResult) {
+        let poison = match result {
             StateResult::Refused(words) => Some(Poison::new(Reason::RefusedByDatabase, words)),
             StateResult::Judged(verdict) => {
                 if let Some(outcome) = verdict.outcome() {
@@ -200,6 +200,7 @@ impl Coordinator {
             probe: false,
             owner: stored.and_then(|row| row.owner),
             timer: None,
+            serial: 0,
         });
         if first {
             self.follow(at, verdict);
@@ -255,7 +256,7 @@ impl Coordinator {
         self.finished.push(Finished { effect: at, intent, since: Instant::now() });
     }
 
-    fn make_ready(&mut self, at: usize) {
+    pub(super) fn make_ready(&mut self, at: usize) {
         let effect = &mut self.flight.effects[at];
         effect.stage = Stage::Ready;
         self.types.ready(effect.effect_type, at);
@@ -287,14 +288,17 @@ impl Coordinator {
             return;
         }
         let rest = self.to_look.split_off(self.to_look.len().min(LOOK_TOGETHER));
-        let effects = std::mem::replace(&mut self.to_look, rest);
-        let mut owners: Vec<i64> = effects.iter().filter_map(|at| self.flight.effects[*at].owner).collect();
+        let looking = std::mem::replace(&mut self.to_look, rest);
+        let flight = &self.flight;
+        let effects: Vec<(usize, u64)> =
+            looking.into_iter().map(|at| (at, flight.effects[at].serial)).collect();
+        let mut owners: Vec<i64> = effects.iter().filter_map(|(at, _)| flight.effects[*at].owner).collect();
         owners.sort_unstable();
         owners.dedup();
         owners.retain(|owner| *owner != self.writer.owner);
         let asked: Vec<(Arc<Plan>, usize)> = effects
             .iter()
-            .map(|at| (Arc::clone(&self.flight.effects[*at].plan), self.flight.effects[*at].index))
+            .map(|(at, _)| (Arc::clone(&flight.effects[*at].plan), flight.effects[*at].index))
             .collect();
         let store = self.store.clone();
         self.looking = Some(tokio::task::spawn_local(async move {
@@ -323,7 +327,9 @@ impl Coordinator {
             Ok(found) => found,
             Err(error) => {
                 self.store.failed("second look", error);
-                self.to_look.extend(looked.effects.iter().filter(|at| self.flight.effects.contains(**at)));
+                let flight = &self.flight;
+                let still = looked.effects.into_iter().filter(|(at, serial)| flight.is_looking(*at, *serial));
+                self.to_look.extend(still.map(|(at, _)| at));
                 return;
             }
         };
@@ -333,9 +339,8 @@ impl Coordinator {
                 *slot = Some(row);
             }
         }
-        for (at, answer) in looked.effects.into_iter().zip(answers) {
-            let is_looking = self.flight.effects.get(at).is_some_and(|effect| effect.stage == Stage::Looking);
-            if is_looking {
+        for ((at, serial), answer) in looked.effects.into_iter().zip(answers) {
+            if self.flight.is_looking(at, serial) {
                 self.judge_again(at, answer);
             }
         }
@@ -351,6 +356,15 @@ impl Coordinator {
         let policy = self.road.policies.get(effect.effect_type);
         let looker = self.looker(found.effect.as_ref(), effect.unconfirmed);
         let stored = found.effect.as_ref();
+        if !self.is_wanted(at) {
+            // Its lane is gone, but a reservation whose commit was not confirmed may stand in our name.
+            let token = self.flight.effects[at].unconfirmed.take();
+            match token.filter(|token| stored.and_then(|row| row.token) == Some(*token)) {
+                Some(token) => self.give_back(at, token, false),
+                None => self.drop_effect(at),
+            }
+            return;
+        }
         let verdict = judge_effect(stored, &request.digest, content, request.mode, policy, looker);
         let fresh = matches!(verdict, EffectVerdict::Reserve { claim: Claim::New, .. });
         let state = &effect.plan.commission;
@@ -438,7 +452,7 @@ impl Coordinator {
             .flight
             .effects
             .iter()
-            .filter(|(_, e)| e.stage.not_begun() && events.get(e.event).is_some_and(|p| concerns(p.lane)))
+            .filter(|(_, e)| e.not_begun() && events.get(e.event).is_some_and(|p| concerns(p.lane)))
             .map(|(at, _)| at)
             .collect();
         for at in idle {

@@ -69,8 +69,10 @@ pub(super) enum After {
     Retry {
         due_in: Duration,
     },
-    /// Given back: its lane is gone, or nothing may be begun.
+    /// Given back: its lane is gone.
     Drop,
+    /// Given back: it begins anew when work may be begun again.
+    Again,
     /// The attempt was fenced: see what the ledger says now.
     LookAgain,
 }
@@ -373,9 +375,9 @@ impl Coordinator {
                     }
                     self.give_slot_back(entry.effect);
                     if missed {
-                        self.moved_in_vain(entry.effect, &after)
+                        self.moved_in_vain(entry.effect, &after);
                     } else {
-                        self.after(entry.effect, after)
+                        self.after(entry.effect, after);
                     }
                 }
             }
@@ -427,7 +429,11 @@ impl Coordinator {
                 self.letter_effect(at, poison, Some(outcome), Some(name));
             }
             After::Drop => self.drop_effect(at),
-            After::Retry { .. } | After::LookAgain if !open => self.drop_effect(at),
+            After::Retry { .. } | After::Again | After::LookAgain if !open => self.drop_effect(at),
+            After::Again => {
+                self.flight.effects[at].claim = Some(Claim::New);
+                self.make_ready(at);
+            }
             After::Retry { due_in } => {
                 let effect = &mut self.flight.effects[at];
                 effect.claim = Some(Claim::Waiting);
@@ -439,7 +445,7 @@ impl Coordinator {
     }
 
     /// Whether work on an effect may still be begun.
-    fn is_wanted(&self, at: usize) -> bool {
+    pub(super) fn is_wanted(&self, at: usize) -> bool {
         let event = self.flight.events.get(self.flight.effects[at].event);
         !self.is_draining() && event.is_some_and(|event| self.lanes.is_open(event.lane))
     }
@@ -476,7 +482,8 @@ impl Coordinator {
 
     /// The reservation is durable: call, unless nothing may be begun any more.
     fn begin_call(&mut self, at: usize, token: Token, claim: Claim) {
-        let wanted = self.is_wanted(at) && self.may_begin();
+        let wanted = self.is_wanted(at);
+        let held = !self.may_begin();
         let effect = &mut self.flight.effects[at];
         effect.unconfirmed = None;
         if claim == Claim::New {
@@ -484,7 +491,7 @@ impl Coordinator {
         }
         let id = effect.effect_type;
         let shut = self.types.types[usize::from(id.0)].circuit.is_open() && !effect.probe;
-        if !wanted || shut {
+        if !wanted || held || shut {
             self.give_back(at, token, wanted);
             return;
         }
@@ -507,14 +514,18 @@ impl Coordinator {
     }
 
     /// Gives a reservation back that was not begun. Where nothing was ever sent its row goes.
-    fn give_back(&mut self, at: usize, token: Token, wanted: bool) {
+    pub(super) fn give_back(&mut self, at: usize, token: Token, wanted: bool) {
         let effect = &mut self.flight.effects[at];
         effect.stage = Stage::Finished;
-        let (to, after) = if effect.maybe_sent || wanted {
-            let waiting = Destination::Waiting { due_in: Duration::ZERO, maybe_sent: false, counted: false };
-            (waiting, if wanted { After::Retry { due_in: Duration::ZERO } } else { After::Drop })
+        let to = if effect.maybe_sent {
+            Destination::Waiting { due_in: Duration::ZERO, maybe_sent: false, counted: false }
         } else {
-            (Destination::Gone, After::Drop)
+            Destination::Gone
+        };
+        let after = match (wanted, effect.maybe_sent) {
+            (false, _) => After::Drop,
+            (true, true) => After::Retry { due_in: Duration::ZERO },
+            (true, false) => After::Again,
         };
         let intent = Intent::Move { token: Some(token), to, evidence: None, result: None, after };
         self.finished.push(Finished { effect: at, intent, since: Instant::now() });
@@ -579,7 +590,8 @@ impl Coordinator {
     }
 }
 
-fn event_hash(id: &str) -> u64 {
+/// The number by which a circuit knows an event.
+pub(super) fn event_hash(id: &str) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);

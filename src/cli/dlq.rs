@@ -1,10 +1,21 @@
 //! `dlq`: dead letters, and handling them again.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::{ArgGroup, Subcommand};
 use jiff::Timestamp;
+use serde::Serialize;
 
+use super::Context;
 use super::args::instant;
+use super::ask::{confirm, progress_bar};
+use super::failure::Failure;
+use super::output::Row;
+use crate::config::Config;
 use crate::domain::poison::Reason;
+use crate::pg::connect::Database;
+use crate::pg::letters::{self, Selection, StoredLetter};
+use crate::run::redrive::{self, Redriven};
 
 #[derive(Debug, Subcommand)]
 pub enum Args {
@@ -56,6 +67,201 @@ pub struct RedriveArgs {
     /// Do not ask
     #[arg(long)]
     pub yes: bool,
+}
+
+/// Rows of one listing.
+const LIST_MAX: i64 = 1000;
+
+/// One dead letter, for listings.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    id: i64,
+    motivo: String,
+    mensagem: String,
+    topico: String,
+    particao: i32,
+    offset: i64,
+    pedido_id: Option<String>,
+    efeito: Option<String>,
+    rodadas: i32,
+    situacao: String,
+    criado_em: String,
+}
+
+impl Row for Listed {
+    const COLUMNS: &'static [&'static str] = &[
+        "id", "motivo", "efeito", "pedidoId", "particao", "offset", "rodadas", "situacao", "criadoEm",
+        "mensagem",
+    ];
+}
+
+impl From<&StoredLetter> for Listed {
+    fn from(letter: &StoredLetter) -> Self {
+        Self {
+            id: letter.id,
+            motivo: letter.reason.clone(),
+            mensagem: letter.message.clone(),
+            topico: letter.raw.topic.to_string(),
+            particao: letter.raw.partition,
+            offset: letter.raw.offset,
+            pedido_id: letter.order_id.clone(),
+            efeito: letter.effect_type.clone(),
+            rodadas: letter.rounds,
+            situacao: letter.situation.clone(),
+            criado_em: letter.created_at.clone(),
+        }
+    }
+}
+
+/// One dead letter with its record.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown {
+    #[serde(flatten)]
+    listed: Listed,
+    execucao_id: String,
+    tentativas: i32,
+    primeira_falha_em: String,
+    timestamp_ms: Option<i64>,
+    chave: Option<String>,
+    valor: Option<String>,
+    tamanho: i64,
+    sha256: String,
+    truncado: bool,
+    cabecalhos: Vec<(String, Option<String>)>,
+}
+
+impl Row for Shown {
+    const COLUMNS: &'static [&'static str] = &[
+        "id",
+        "situacao",
+        "motivo",
+        "mensagem",
+        "efeito",
+        "pedidoId",
+        "topico",
+        "particao",
+        "offset",
+        "timestampMs",
+        "criadoEm",
+        "primeiraFalhaEm",
+        "execucaoId",
+        "tentativas",
+        "rodadas",
+        "chave",
+        "tamanho",
+        "sha256",
+        "truncado",
+        "cabecalhos",
+        "valor",
+    ];
+}
+
+impl Row for Redriven {
+    const COLUMNS: &'static [&'static str] = &["selecionadas", "aplicadas", "devolvidas", "pendentes"];
+}
+
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let config = context.config()?;
+    match args {
+        Args::List(filter) => list(&config, &filter, context).await,
+        Args::Show(args) => show(&config, args.id, context).await,
+        Args::Redrive(args) => redrive(&config, &args, context).await,
+    }
+}
+
+async fn list(config: &Config, filter: &Filter, context: &Context) -> Result<(), Failure> {
+    let database = database(config)?;
+    let found = letters::newest(database.pool(), &selection(filter), LIST_MAX).await?;
+    let rows: Vec<Listed> = found.iter().map(Listed::from).collect();
+    context.output.rows(&rows)?;
+    if i64::try_from(rows.len()) == Ok(LIST_MAX) {
+        tracing::warn!(
+            "only the newest {LIST_MAX} are listed; narrow the list with --reason, --order, --from or --to"
+        );
+    }
+    Ok(())
+}
+
+async fn show(config: &Config, id: i64, context: &Context) -> Result<(), Failure> {
+    let wanted = Selection { ids: Some(vec![id]), ..Selection::default() };
+    let found = letters::newest(database(config)?.pool(), &wanted, 1).await?;
+    let Some(letter) = found.first() else {
+        return Err(Failure::NotFound(format!(
+            "there is no dead letter {id}; `reprise dlq list` shows them"
+        )));
+    };
+    context.output.one(&Shown {
+        listed: Listed::from(letter),
+        execucao_id: letter.run_id.clone(),
+        tentativas: letter.attempts,
+        primeira_falha_em: letter.first_failed_at.clone(),
+        timestamp_ms: letter.raw.timestamp_ms,
+        chave: letter.raw.key.as_deref().map(readable),
+        valor: letter.raw.value.as_deref().map(readable),
+        tamanho: letter.size,
+        sha256: letter.sha256.clone(),
+        truncado: letter.is_cut(),
+        cabecalhos: letter
+            .raw
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), value.as_deref().map(readable)))
+            .collect(),
+    })
+}
+
+/// Text as it is; other bytes as `base64:...`.
+fn readable(bytes: &[u8]) -> String {
+    std::str::from_utf8(bytes).map_or_else(|_| format!("base64:{}", STANDARD.encode(bytes)), str::to_owned)
+}
+
+async fn redrive(config: &Config, args: &RedriveArgs, context: &Context) -> Result<(), Failure> {
+    let mut wanted = selection(&args.filter);
+    wanted.open_only = true;
+    wanted.ids = (!args.id.is_empty()).then(|| args.id.clone());
+    if args.dry_run {
+        return context.output.one(&redrive::rehearse(config, &wanted).await?);
+    }
+    let count = letters::count(database(config)?.pool(), &wanted).await?;
+    if count == 0 {
+        context.output.note("no open dead letter is selected")?;
+        return context.output.one(&Redriven::default());
+    }
+    if !args.yes {
+        confirm(&format!(
+            "{count} dead letters go through the applier again: commissions may change and providers may be called. Go on?"
+        ))?;
+    }
+    let bar = progress_bar(u64::try_from(count).unwrap_or(0));
+    let done =
+        redrive::run(config, &wanted, |done| bar.set_position(done.aplicadas + done.devolvidas)).await?;
+    bar.finish_and_clear();
+    context.output.one(&done)?;
+    match (done.devolvidas, done.pendentes) {
+        (0, 0) => Ok(()),
+        (back, 0) => Err(Failure::failed(format!("{back} came back; `reprise dlq list` says why"))),
+        (_, left) => {
+            Err(Failure::failed(format!("interrupted; {left} are still open, run it again to go on")))
+        }
+    }
+}
+
+fn selection(filter: &Filter) -> Selection {
+    Selection {
+        ids: None,
+        reason: filter.reason.map(|reason| reason.code().to_owned()),
+        order: filter.order.clone(),
+        from: filter.from,
+        to: filter.to,
+        open_only: false,
+    }
+}
+
+fn database(config: &Config) -> Result<Database, Failure> {
+    Database::new(config.postgres.url.expose(), config.postgres.max_connections)
+        .map_err(|error| Failure::Usage(format!("postgres.url: {error}")))
 }
 
 fn reason(text: &str) -> Result<Reason, String> {

@@ -8,8 +8,10 @@
 //! and a line in [`Command`].
 
 pub mod args;
+pub mod ask;
 pub mod config;
 pub mod context;
+pub mod demo;
 pub mod dlq;
 pub mod doctor;
 pub mod effects;
@@ -45,6 +47,16 @@ enum Command {
     Live(live::Args),
     /// Bring the database schema up to date
     Migrate,
+    /// Review effects that nobody knows about
+    #[command(subcommand)]
+    Effects(effects::Args),
+    /// Settle effects whose event never comes back
+    Sweep(sweep::Args),
+    /// Play a morning of orders and an incident on real servers
+    Demo(demo::Args),
+    /// Dead letters: list, show, redrive
+    #[command(subcommand)]
+    Dlq(dlq::Args),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Args),
@@ -88,6 +100,10 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Live(args) => live::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
+        Command::Effects(args) => effects::run(args, context).await,
+        Command::Sweep(args) => sweep::run(args, context).await,
+        Command::Demo(args) => demo::run(args, context).await,
+        Command::Dlq(args) => dlq::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
     }

@@ -111,6 +111,34 @@ impl EffectState {
     }
 }
 
+/// A person's decision about an uncertain effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// The provider did it.
+    Done,
+    /// The provider never got it: it will be sent.
+    NotSent,
+    /// It is not wanted any more: settled without sending.
+    Discarded,
+}
+
+impl Decision {
+    pub const ALL: [Self; 3] = [Self::Done, Self::NotSent, Self::Discarded];
+
+    /// `revisao_efeito.decisao`
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "concluido",
+            Self::NotSent => "nao-enviado",
+            Self::Discarded => "descartado",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|decision| decision.as_str() == text)
+    }
+}
+
 /// `desfecho` of an effect, as counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]

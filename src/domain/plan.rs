@@ -114,7 +114,7 @@ pub(crate) mod tests {
             max_attempts: 5,
             backoff_initial: Duration::from_millis(200),
             backoff_max: Duration::from_secs(30),
-            key_memory: Duration::from_secs(86_400),
+            key_memory: Duration::from_hours(24),
             slots: 64,
             per_second: None,
             circuit_threshold: 5,

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(judge_state(Some(&other), &write("a", 7, 5)), StateVerdict::ContentConflict);
     }
 
-    const HOUR: Duration = Duration::from_secs(3600);
+    const HOUR: Duration = Duration::from_hours(1);
 
     fn reserved(token: Option<u128>) -> StoredEffect {
         StoredEffect {

@@ -60,8 +60,9 @@ impl Circuit {
     /// (a first wait above it stays as it is).
     pub fn new(threshold: u32, wait: Duration, wait_max: Duration) -> Self {
         let threshold = usize::try_from(threshold.max(1)).unwrap_or(usize::MAX);
-        let wait_max = wait_max.min(WAIT_LIMIT);
-        Self { threshold, first_wait: wait, wait_max: wait_max.max(wait), state: State::closed() }
+        let first_wait = wait.min(WAIT_LIMIT);
+        let wait_max = wait_max.clamp(first_wait, WAIT_LIMIT);
+        Self { threshold, first_wait, wait_max, state: State::closed() }
     }
 
     pub const fn is_open(&self) -> bool {

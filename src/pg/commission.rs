@@ -6,7 +6,7 @@ use super::error::StoreError;
 use crate::domain::effect::Run;
 use crate::domain::plan::CommissionWrite;
 
-const UPSERT: &str = r#"
+const UPSERT: &str = r"
 insert into comissao as c (pedido_id, valor_centavos, versao_evento, evento_id, resumo_evento, execucao_id, atualizado_em)
 select x.pedido, x.valor, x.versao, x.evento, x.conteudo, $6, now()
 from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::bytea[]) as x(pedido, valor, versao, evento, conteudo)
@@ -17,7 +17,7 @@ where c.versao_evento < excluded.versao_evento
    or (c.versao_evento = excluded.versao_evento and c.evento_id = excluded.evento_id
        and c.resumo_evento = excluded.resumo_evento and c.valor_centavos <> excluded.valor_centavos)
 returning c.pedido_id
-"#;
+";
 
 /// Writes the commissions and says which orders were written. The others were refused by the guard: somebody
 /// wrote them since they were looked up; look again.

@@ -46,21 +46,21 @@ pub struct Database {
 impl Database {
     /// Connects lazily: a database that is away is waited for by whoever asks first.
     ///
-    /// `max_connections` (at least 3) is divided into one for the waves, up to three hot ones for batch
-    /// statements, and the rest for everything else.
+    /// `max_connections` (at least 3) is divided into one for the waves, one for the sweeper, up to three hot ones
+    /// for batch statements, and the rest, at least one, for everything else.
     pub fn new(url: &str, max_connections: u32) -> Result<Self, StoreError> {
         let options = PgConnectOptions::from_str(url)
             .map_err(StoreError::from)?
             .options(SESSION)
             .application_name("reprise")
             .disable_statement_logging();
-        let hot = max_connections.saturating_sub(2).clamp(1, 3);
-        let rest = max_connections.saturating_sub(1 + hot).max(1);
+        let hot = max_connections.saturating_sub(3).clamp(1, 3);
+        let rest = max_connections.saturating_sub(2 + hot).max(1);
         let pool = PgPoolOptions::new()
             .max_connections(rest)
             .min_connections(0)
             .acquire_timeout(CONNECT_TIMEOUT)
-            .idle_timeout(Duration::from_secs(60))
+            .idle_timeout(Duration::from_mins(1))
             .connect_lazy_with(options.clone());
         let hot = Arc::new(HotConnections {
             options: options.clone().options(PINNED),

@@ -66,10 +66,9 @@ fn classify(error: Error) -> StoreError {
             StoreError::Transient(error)
         }
         Some(code) => match &code[..code.len().min(2)] {
-            "08" | "53" | "57" | "58" | "40" => StoreError::Transient(error),
-            "22" | "23" => StoreError::Data(error),
             // 28: a password that is being rotated comes right again; it is loud in logs and readiness.
-            "28" => StoreError::Transient(error),
+            "08" | "28" | "40" | "53" | "57" | "58" => StoreError::Transient(error),
+            "22" | "23" => StoreError::Data(error),
             _ => StoreError::Broken(error),
         },
         None => StoreError::Broken(error),

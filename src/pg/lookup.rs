@@ -37,7 +37,7 @@ pub struct Found {
     pub version_taken: bool,
 }
 
-const LOOK_UP: &str = r#"
+const LOOK_UP: &str = r"
 select x.n, l.estado, l.resumo_requisicao, l.resumo_evento, l.execucao_id = $8 as efeito_meu, l.ficha, l.dono,
        greatest(0, extract(epoch from l.reserva_ate - now()) * 1000)::bigint as reserva_ms,
        greatest(0, extract(epoch from l.tentar_em - now()) * 1000)::bigint as espera_ms,
@@ -54,7 +54,7 @@ left join comissao c on c.pedido_id = x.pedido
 where not coalesce(l.estado = 'concluido' and l.resumo_requisicao = x.requisicao and l.resumo_evento = x.conteudo
                    and c.evento_id = x.evento and c.valor_centavos = x.valor and c.resumo_evento = x.conteudo
                    and l.execucao_id <> $8 and c.execucao_id <> $8, false)
-"#;
+";
 
 /// Looks a batch up. `run` matters to runs that must recognise their own earlier work after a restart.
 pub async fn look_up(
@@ -93,24 +93,7 @@ fn own_id(run: &Run) -> &str {
 
 fn read(row: &PgRow) -> Result<Found, sqlx::Error> {
     let ordinality: i64 = row.try_get("n")?;
-    let estado: Option<&str> = row.try_get("estado")?;
-    let effect = match estado {
-        None => None,
-        Some(estado) => Some(StoredEffect {
-            state: EffectState::parse(estado)
-                .ok_or_else(|| sqlx::Error::Decode(format!("unknown estado {estado:?}").into()))?,
-            request_digest: digest(row, "resumo_requisicao")?,
-            event_digest: digest(row, "resumo_evento")?,
-            by_this_run: row.try_get("efeito_meu")?,
-            token: row.try_get("ficha")?,
-            owner: row.try_get("dono")?,
-            lease_left: millis(row, "reserva_ms")?,
-            due_in: millis(row, "espera_ms")?,
-            maybe_sent: row.try_get("talvez_enviado")?,
-            attempts: u32::try_from(row.try_get::<i32, _>("tentativas")?).unwrap_or(0),
-            age: millis(row, "idade_ms")?,
-        }),
-    };
+    let effect = stored_effect(row, row.try_get::<Option<bool>, _>("efeito_meu")?.unwrap_or(false))?;
     let event_id: Option<String> = row.try_get("evento_id")?;
     let commission = match event_id {
         None => None,
@@ -128,6 +111,26 @@ fn read(row: &PgRow) -> Result<Found, sqlx::Error> {
         commission,
         version_taken: row.try_get("versao_tomada")?,
     })
+}
+
+/// The effect in a row with the ledger's columns and the distances `reserva_ms`, `espera_ms` and `idade_ms`.
+pub(super) fn stored_effect(row: &PgRow, by_this_run: bool) -> Result<Option<StoredEffect>, sqlx::Error> {
+    let estado: Option<&str> = row.try_get("estado")?;
+    let Some(estado) = estado else { return Ok(None) };
+    Ok(Some(StoredEffect {
+        state: EffectState::parse(estado)
+            .ok_or_else(|| sqlx::Error::Decode(format!("unknown estado {estado:?}").into()))?,
+        request_digest: digest(row, "resumo_requisicao")?,
+        event_digest: digest(row, "resumo_evento")?,
+        by_this_run,
+        token: row.try_get("ficha")?,
+        owner: row.try_get("dono")?,
+        lease_left: millis(row, "reserva_ms")?,
+        due_in: millis(row, "espera_ms")?,
+        maybe_sent: row.try_get("talvez_enviado")?,
+        attempts: u32::try_from(row.try_get::<i32, _>("tentativas")?).unwrap_or(0),
+        age: millis(row, "idade_ms")?,
+    }))
 }
 
 fn millis(row: &PgRow, column: &str) -> Result<Duration, sqlx::Error> {

@@ -7,8 +7,11 @@
 //! * [`commission`]: one statement per batch: the guarded upsert
 //! * [`wave`]: settle what is finished and reserve what can start, in one durable transaction
 //! * [`owner`]: session locks, by which a dead owner is known at once
-//! * [`dead_letter`]: the index of dead letters
+//! * [`dead_letter`], [`letters`]: the index of dead letters, written and read
 //! * [`doctor`]: what the server is and how it is set
+//! * [`stored`]: a ledger row with everything it takes to go on without its event
+//! * [`sweep`]: what is due and whose event does not come back, from the small tables
+//! * [`review`]: what a person sees of an effect, and decides
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
@@ -19,13 +22,18 @@
 pub mod commission;
 pub mod connect;
 pub mod dead_letter;
+pub mod demo;
 pub mod doctor;
 pub mod dry_run;
 pub mod error;
 pub mod gauges;
+pub mod letters;
 pub mod lookup;
 mod moves;
 pub mod owner;
 pub mod replay_diff;
+pub mod review;
 pub mod schema;
+pub mod stored;
+pub mod sweep;
 pub mod wave;

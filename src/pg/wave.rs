@@ -185,7 +185,7 @@ async fn one_by_one(
             Err(StoreError::Data(error)) => {
                 // The effect is done whatever its answer says: keep the fact, drop the words.
                 tracing::error!(chave = item.target.key(), %error, "an answer cannot be stored; its text is dropped");
-                alone.settle[0].result = r#"{"omitido":true}"#.to_owned();
+                r#"{"omitido":true}"#.clone_into(&mut alone.settle[0].result);
                 attempt(connection, writer, &alone).await?
             }
             result => result?,
@@ -210,7 +210,7 @@ async fn one_by_one(
     Ok(done)
 }
 
-const SETTLE_AND_INSERT: &str = r#"
+const SETTLE_AND_INSERT: &str = r"
 with s as (
     update efeito_aplicado e
     set estado = 'concluido', resultado = x.resultado::jsonb, atualizado_em = now()
@@ -235,7 +235,7 @@ with s as (
     delete from onda_aberta where ficha = any($18)
 )
 select (select count(*) from s), (select count(*) from r)
-"#;
+";
 
 async fn settle_and_insert(
     connection: &mut PgConnection,
@@ -308,7 +308,7 @@ async fn under_token(
     rows.iter().map(|row| row.try_get(0).map_err(StoreError::from)).collect()
 }
 
-const CLAIM: &str = r#"
+const CLAIM: &str = r"
 with c as (
     update efeito_aplicado e
     set estado = 'reservado', ficha = $1, dono = $2, execucao_id = $3, tentar_em = null, resultado = null,
@@ -337,7 +337,7 @@ with c as (
     from c where modo = 'abandonada'
 )
 select chave, corpo, igual, talvez_enviado, tentativas from c
-"#;
+";
 
 /// Takes rows over that exist: waiting, abandoned, our own unconfirmed ones, and uncertain ones in a redrive.
 async fn claim(

@@ -1,6 +1,6 @@
 //! From a record's bytes to what is to be done with it, on the polling thread: decode, plan, nothing that waits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc as std_mpsc;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ impl<S: Selection> Reader<S> {
         if raw.key.as_deref() != Some(event.order_id.as_bytes()) {
             self.warn_of_key(&event, raw);
         }
-        Content::Plan(Box::new(plan(event, &self.policies)))
+        Content::Plan(Arc::new(plan(event, &self.policies)))
     }
 
     /// Counted always, logged at the first and then ever more rarely.
@@ -117,7 +117,7 @@ impl<S: Selection> Reader<S> {
 pub struct Schemas {
     wanted: mpsc::UnboundedSender<u32>,
     arrived: std_mpsc::Receiver<(u32, Option<Schema>)>,
-    asked: HashMap<u32, ()>,
+    asked: HashSet<u32>,
     ready: HashMap<u32, Option<Schema>>,
 }
 
@@ -140,7 +140,7 @@ impl Schemas {
                 }
             }
         });
-        Self { wanted, arrived, asked: HashMap::new(), ready: HashMap::new() }
+        Self { wanted, arrived, asked: HashSet::new(), ready: HashMap::new() }
     }
 
     fn ask(&mut self, id: u32) -> Fetched {
@@ -151,7 +151,7 @@ impl Schemas {
             self.asked.remove(&id);
             return result.map_or(Fetched::Unknown, Fetched::Schema);
         }
-        if self.asked.insert(id, ()).is_none() && self.wanted.send(id).is_err() {
+        if self.asked.insert(id) && self.wanted.send(id).is_err() {
             return Fetched::Unknown;
         }
         Fetched::Waiting

@@ -13,6 +13,8 @@
 pub mod decode;
 mod gauges;
 pub mod parts;
+pub mod redrive;
+pub mod sweeper;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::applier::intake::{LaneId, ResumeAt, Watermarks};
-use crate::applier::{self, ApplierError, Ended, Inlet, Road};
+use crate::applier::{self, ApplierError, Ended, Inlet, LetterRoute, Road};
 use crate::config::Config;
 use crate::domain::effect::Run;
 use crate::health::Health;
@@ -80,7 +82,7 @@ pub async fn live(config: &Config, options: LiveOptions) -> Result<(), RunError>
     let parts = Parts::build(config, Run::live())?;
     let stop_background = CancellationToken::new();
     let admin = start_admin(config, &parts, stop_background.clone())?;
-    let mut watched = Watched::start(&parts, admin, stop_background.clone());
+    let mut watched = Watched::start(config, &parts, admin, &stop_background);
     tokio::select! {
         ready = prepare_schema(&parts, options.migrate) => ready?,
         () = signals.next() => return Ok(()),
@@ -139,7 +141,7 @@ async fn consume(
         policies: parts.policies.clone(),
         database: parts.database.clone(),
         gateway: Arc::clone(&parts.gateway),
-        dead_letters: dead_letters(config)?,
+        dead_letters: LetterRoute::Topic(dead_letters(config)?),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
         instance: Arc::clone(&parts.instance),
@@ -158,7 +160,9 @@ async fn consume(
             tracing::info!(grace = ?options.grace, "stopping: no new work, calls in flight may finish");
             parts.health.draining();
             let drain = Drain { consumer, stop: stop_out, grace: options.grace };
-            return drain.run(applier, signals).await;
+            let swept = watched.end_sweeping(options.grace);
+            // A second signal, or what could not be settled, ends it without waiting for the other.
+            return tokio::try_join!(drain.run(applier, signals), swept).map(|_| ());
         }
     };
     tracing::error!(error = %failure, "this process must end");
@@ -248,10 +252,12 @@ fn start_admin(config: &Config, parts: &Parts, stop: CancellationToken) -> Resul
 /// Background parts whose early end is a failure.
 struct Watched {
     tasks: tokio::task::JoinSet<(&'static str, Result<(), AdminError>)>,
+    stop_sweeping: CancellationToken,
+    swept: CancellationToken,
 }
 
 impl Watched {
-    fn start(parts: &Parts, admin: AdminServer, stop: CancellationToken) -> Self {
+    fn start(config: &Config, parts: &Parts, admin: AdminServer, stop: &CancellationToken) -> Self {
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move { ("admin listener", admin.ended().await) });
         let (health, database, until) = (parts.health.clone(), parts.database.clone(), stop.clone());
@@ -263,13 +269,30 @@ impl Watched {
             watch_database(health, until, ping).await;
             ("database probe", Ok(()))
         });
-        let gauges =
-            gauges::run(parts.database.clone(), Arc::clone(&parts.metrics), parts.policies.clone(), stop);
+        let gauges = gauges::run(
+            parts.database.clone(),
+            Arc::clone(&parts.metrics),
+            parts.policies.clone(),
+            stop.clone(),
+        );
         tasks.spawn(async move {
             gauges.await;
             ("gauges", Ok(()))
         });
-        Self { tasks }
+        let (stop_sweeping, swept) = (stop.child_token(), CancellationToken::new());
+        let (sweeper, ended) = (sweeper::background(parts, config, stop_sweeping.clone()), swept.clone());
+        tasks.spawn(async move {
+            sweeper.await;
+            ended.cancel();
+            ("sweeper", Ok(()))
+        });
+        Self { tasks, stop_sweeping, swept }
+    }
+
+    /// No new sweeps; the sweeper's calls in flight are settled.
+    async fn end_sweeping(&self, grace: Duration) -> Result<(), RunError> {
+        self.stop_sweeping.cancel();
+        tokio::time::timeout(grace, self.swept.cancelled()).await.map_err(|_| RunError::GraceOver)
     }
 
     async fn failed(&mut self) -> RunError {

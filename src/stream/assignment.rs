@@ -1,7 +1,9 @@
 //! The client's callbacks: which partitions are ours, what was committed, what went wrong.
 //!
-//!   group gives ──► wanted ──start found (loop)──► ours ──► fetched
-//!                      └─────────group takes─────────┴──► applier drains (bounded) ─► commit ─► given back
+//! ```text
+//! group gives ──► wanted ──start found (loop)──► ours ──► fetched
+//!                    └─────────group takes─────────┴──► applier drains (bounded) ─► commit ─► given back
+//! ```
 //!
 //! A partition given to us is only noted here; it enters the client's assignment, with its start, once the loop has
 //! found that start. So no look-up runs inside a callback and none is ever answered by a guess. A partition taken
@@ -313,7 +315,7 @@ pub fn log_line(level: RDKafkaLogLevel, facility: &str, message: &str) {
         }
         RDKafkaLogLevel::Warning => warn!(target: "librdkafka", "{facility}: {message}"),
         RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
-            info!(target: "librdkafka", "{facility}: {message}")
+            info!(target: "librdkafka", "{facility}: {message}");
         }
         RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", "{facility}: {message}"),
     }

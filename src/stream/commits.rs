@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::applier::intake::{LaneId, ResumeAt};
 
 /// Far below the broker's shortest usual `offsets.retention.minutes` (a day).
-const REPEAT_UNCHANGED: Duration = Duration::from_secs(4 * 3600);
+const REPEAT_UNCHANGED: Duration = Duration::from_hours(4);
 /// A commit not confirmed after so long counts as failed. Statistics come every second.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(5);
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn b80_an_unchanged_position_is_committed_again_after_hours() {
         let (mut book, now) = book(10, Some(10));
-        let later = now + Duration::from_secs(4 * 3600);
+        let later = now + Duration::from_hours(4);
         assert_eq!(book.due(&[(LANE, ResumeAt(10))], later), positions(LANE, 10));
         assert_eq!(book.due(&[(LANE, ResumeAt(10))], later), Due::default());
     }

@@ -1,7 +1,9 @@
 //! A consumer on its own thread, and the handle to stop it in two steps.
 //!
-//!   Consuming ──stop()──► Draining ──close(final positions)──► Closed
-//!       └─────────────────────┴──failure──► ended() says why; the thread leaves the group by itself
+//! ```text
+//! Consuming ──stop()──► Draining ──close(final positions)──► Closed
+//!     └─────────────────────┴──failure──► ended() says why; the thread leaves the group by itself
+//! ```
 //!
 //! Draining pops nothing more but polls on, so that the group keeps us while calls in flight finish. Closing sends
 //! the last commit, leaves the group and gives up at its deadline: a client that cannot be closed is left behind

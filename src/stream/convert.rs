@@ -10,8 +10,8 @@ use crate::applier::intake::RawRecord;
 /// Stands for a header name that is not UTF-8, which the client library cannot give us.
 const UNREADABLE_NAME: &str = "\u{FFFD}";
 
-pub fn raw_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Box<RawRecord> {
-    Box::new(RawRecord {
+pub fn raw_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> RawRecord {
+    RawRecord {
         topic: Arc::clone(topic),
         partition: message.partition(),
         offset: message.offset(),
@@ -19,7 +19,7 @@ pub fn raw_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Box<RawRec
         key: message.key().map(Box::from),
         value: message.payload().map(Box::from),
         headers: message.headers().map(headers).unwrap_or_default(),
-    })
+    }
 }
 
 fn headers(borrowed: &BorrowedHeaders) -> Vec<(String, Option<Vec<u8>>)> {

@@ -5,25 +5,28 @@
 //! partitions' small client queues fill up: that is the back-pressure. Nothing here pauses a partition for it
 //! (that would throw its prefetched records away).
 
+mod claims;
+mod closing;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
-use rdkafka::consumer::{BaseConsumer, Consumer, RebalanceProtocol};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::BorrowedMessage;
 use tokio::sync::mpsc::error::TrySendError;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
-use super::assignment::{GroupContext, Ownership, Phase};
+use super::assignment::GroupContext;
 use super::consumer::{Bench, Closed, Decoding, Outlets, StreamFailure, Wish};
 use super::convert;
 use super::health::PartitionFacts;
 use super::lanes::{Lane, Popped};
 use super::settings::{ConsumerSettings, Membership};
-use super::starts::{ClientOffsets, Found, News, Start, Starts, StartsError};
-use crate::applier::intake::{Control, Delivery, LaneId, RawRecord, Record, RecordOffset, ResumeAt};
+use super::starts::Starts;
+use crate::applier::intake::{Delivery, LaneId, RawRecord, Record, RecordOffset, ResumeAt};
 
 /// Client events served in one turn; more come in the next.
 const SERVED_PER_TURN: usize = 8;
@@ -163,7 +166,7 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
     fn came_aside(&mut self, message: &BorrowedMessage<'_>) {
         use rdkafka::Message;
         if let Some(lane) = self.lanes.get_mut(&message.partition()) {
-            lane.came_aside(convert::raw_record(message, &self.consumer.context().topic));
+            lane.came_aside(Box::new(convert::raw_record(message, &self.consumer.context().topic)));
         }
     }
 
@@ -219,139 +222,6 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
         });
     }
 
-    fn find_starts(&mut self, wanted: &[i32]) -> Result<(), StreamFailure> {
-        let consumer = Arc::clone(&self.consumer);
-        let deadline = Instant::now() + self.settings.lookup_limit();
-        let log = ClientOffsets { consumer: &consumer, topic: &self.settings.topic, deadline };
-        let found = match self.starts.find(&log, wanted) {
-            Ok(found) => found,
-            Err(StartsError::Stop(failure)) => return Err(failure),
-            Err(StartsError::Later(cause)) => {
-                warn!(cause, partitions = ?wanted, "starting offsets cannot be looked up; asking again");
-                self.lookup_at = Instant::now() + LOOKUP_AGAIN;
-                return Ok(());
-            }
-        };
-        let uncovered = found.news.iter().filter(|news| matches!(news, News::NotCovered { .. })).count();
-        let complete = found.starts.len() + uncovered == wanted.len();
-        if !complete {
-            self.lookup_at = Instant::now() + LOOKUP_AGAIN;
-            // An eager assignment is whole or nothing.
-            if matches!(consumer.rebalance_protocol(), RebalanceProtocol::Eager) {
-                return Ok(());
-            }
-        }
-        self.take(&found)
-    }
-
-    /// Announces lanes, gives each its own queue, and only then has the client fetch them from their starts.
-    fn take(&mut self, found: &Found) -> Result<(), StreamFailure> {
-        let context = Arc::clone(self.consumer.context());
-        for news in &found.news {
-            self.tell(*news);
-            if let News::NotCovered { partition } = news {
-                context.ours().wanted.remove(partition);
-            }
-        }
-        let mut fetch = Vec::with_capacity(found.starts.len());
-        for start in &found.starts {
-            self.open_lane(start)?;
-            if self.lanes.get(&start.partition).is_some_and(|lane| !lane.is_finished()) {
-                fetch.push((start.partition, Offset::Offset(start.at.0)));
-            }
-        }
-        if fetch.is_empty() {
-            return Ok(());
-        }
-        let list = context.list(fetch.iter().copied()).map_err(|error| client(&error))?;
-        let taken = match self.consumer.rebalance_protocol() {
-            RebalanceProtocol::Eager => self.consumer.assign(&list),
-            _ => self.consumer.incremental_assign(&list),
-        };
-        taken.map_err(|error| client(&error))?;
-        context.ours().fetched.extend(fetch.iter().map(|(partition, _)| *partition));
-        Ok(())
-    }
-
-    fn open_lane(&mut self, start: &Start) -> Result<(), StreamFailure> {
-        self.claims += 1;
-        let id = LaneId { partition: start.partition, claim: self.claims };
-        let announced = Control::Assigned { lane: id, start: start.at, end: start.end };
-        self.outlets.control.send(announced).map_err(|_| StreamFailure::ReceiverGone)?;
-        {
-            let mut ours = self.consumer.context().ours();
-            ours.wanted.remove(&start.partition);
-            ours.lanes.insert(start.partition, id);
-            ours.commits.open(id, start.at, start.committed, Instant::now());
-        }
-        // An earlier queue of this partition must be gone before the new one: both are the same in the client.
-        self.lanes.remove(&start.partition);
-        let nothing_to_read = start.end.is_some_and(|end| start.at >= end);
-        let queue = if nothing_to_read {
-            None
-        } else {
-            let queue = self.consumer.split_partition_queue(&self.settings.topic, start.partition);
-            let mut queue = queue.ok_or_else(|| StreamFailure::Client {
-                cause: format!("no queue for partition {} of {}", start.partition, self.settings.topic),
-            })?;
-            let waker = Arc::clone(&self.bench.waker);
-            queue.set_nonempty_callback(move || waker.ring());
-            Some(queue)
-        };
-        self.lanes.insert(start.partition, Lane::new(id, start.at, start.end, queue));
-        info!(partition = start.partition, start = start.at.0, end = ?start.end.map(|end| end.0), "partition begins");
-        Ok(())
-    }
-
-    fn tell(&self, news: News) {
-        let observer = &self.outlets.observer;
-        match news {
-            News::Earliest { partition } => {
-                warn!(partition, group = self.settings.group, "no committed offset, starting at earliest");
-                observer.started_at_earliest(partition);
-            }
-            News::Lost { partition, from, to } => {
-                error!(
-                    partition,
-                    from,
-                    to = to - 1,
-                    "committed offset is gone with these records; going on behind them"
-                );
-                observer.offsets_lost(partition, from, to);
-            }
-            News::Recreated { partition, at, end } => {
-                error!(
-                    partition,
-                    committed = at,
-                    end,
-                    "the topic was made anew; reading it from its beginning"
-                );
-                observer.offsets_lost(partition, at, end);
-            }
-            News::NotCovered { partition } => {
-                warn!(partition, "the plan of this run does not cover the partition; it is not read");
-            }
-        }
-    }
-
-    /// The place a lane reads no longer exists: it is given up and claimed anew, where the policy decides.
-    fn lost(&mut self, partition: i32) -> Result<(), StreamFailure> {
-        let position = self.lanes.get(&partition).map(|lane| lane.position().0);
-        error!(partition, position, "the broker no longer has this position");
-        if matches!(self.consumer.rebalance_protocol(), RebalanceProtocol::Eager) {
-            // Cannot be changed by halves; a restart looks its starts up again.
-            return Err(StreamFailure::Client {
-                cause: format!("position of partition {partition} is gone"),
-            });
-        }
-        let context = Arc::clone(self.consumer.context());
-        context.release(&self.consumer, &[partition], Ownership::Held);
-        // The look-up of the new start goes the way of the commit just sent, and so finds it.
-        let given_back = context.give_back(&self.consumer, &[partition]);
-        context.ours().wanted.extend(given_back);
-        Ok(())
-    }
-
     fn housekeeping(&mut self) -> Result<(), StreamFailure> {
         let now = Instant::now();
         let context = Arc::clone(self.consumer.context());
@@ -359,11 +229,14 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
             self.commit_at = now + COMMIT_EVERY;
             context.commit(&self.consumer, &self.outlets.watermarks.snapshot());
         }
-        let Some(seen) = context.statistics.take() else { return Ok(()) };
+        let Some(report) = context.statistics.take() else { return Ok(()) };
+        if report.nothing_came && self.settings.uses_new_protocol() && self.lanes.is_empty() {
+            self.outlets.observer.assigned(&[]);
+        }
         let mut facts = Vec::with_capacity(self.lanes.len());
         for (&partition, lane) in &mut self.lanes {
             let position = lane.position().0;
-            let seen = seen.get(&partition).copied();
+            let seen = report.partitions.get(&partition).copied();
             if let Some(committed) = seen.and_then(|seen| seen.committed) {
                 context.ours().commits.confirmed(lane.id, ResumeAt(committed));
             }
@@ -489,50 +362,6 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
             }
         }
         Ok(())
-    }
-
-    /// Commits and leaves on a thread of its own: both can hang, and then that thread is left behind.
-    fn close(mut self, settled: Vec<(LaneId, ResumeAt)>, deadline: Instant) -> Closed {
-        self.consumer.context().ours().phase = Phase::Closing;
-        // The queues hold the consumer alive.
-        self.lanes.clear();
-        let Self { consumer, .. } = self;
-        let (say, done) = mpsc::channel();
-        let closing = std::thread::Builder::new().name("kafka-close".into()).spawn(move || {
-            let committed = commit_last(&consumer, &settled, deadline);
-            // Nobody listens after the deadline.
-            say.send(committed).unwrap_or_default();
-            drop(consumer);
-            say.send(true).unwrap_or_default();
-        });
-        let remaining = || deadline.saturating_duration_since(Instant::now());
-        let started = closing.is_ok();
-        let committed = started && done.recv_timeout(remaining()).unwrap_or(false);
-        let left_group = started && done.recv_timeout(remaining()).is_ok();
-        if !left_group {
-            warn!("the Kafka client did not close in time; it is left behind");
-        }
-        Closed { committed, left_group }
-    }
-}
-
-/// Repeats a refused commit while there is time: a group in the middle of a rebalance refuses for a moment.
-fn commit_last(
-    consumer: &BaseConsumer<GroupContext>,
-    settled: &[(LaneId, ResumeAt)],
-    deadline: Instant,
-) -> bool {
-    loop {
-        let Err(cause) = consumer.context().commit_last(consumer, settled) else { return true };
-        let over = consumer.client().fatal_error().is_some() || Instant::now() + COMMIT_EVERY >= deadline;
-        warn!(%cause, "the last commit failed");
-        if over {
-            return false;
-        }
-        // Serves the rebalance; its records are nobody's any more.
-        if let Some(Err(cause)) = consumer.poll(COMMIT_EVERY) {
-            warn!(%cause, "while closing");
-        }
     }
 }
 

@@ -49,18 +49,30 @@ pub struct Seen {
     pub leader_up: bool,
 }
 
-/// Takes the client's statistics from its callback to the loop.
+/// What one report of the client says.
 #[derive(Debug, Default)]
-pub struct LatestStatistics(Mutex<Option<HashMap<i32, Seen>>>);
+pub struct Report {
+    pub partitions: HashMap<i32, Seen>,
+    /// The coordinator has known us for a while and no partition ever came. (The classic protocol says so in a
+    /// callback with no partitions; the newer one says nothing at all.)
+    pub nothing_came: bool,
+}
+
+/// Takes the client's reports from its callback to the loop.
+#[derive(Debug, Default)]
+pub struct LatestStatistics(Mutex<Option<Report>>);
+
+/// Some heartbeats of the newer protocol, after which an assignment would have come.
+const NOTHING_CAME_MS: i64 = 6_000;
 
 impl LatestStatistics {
     pub fn put(&self, json: &[u8], topic: &str) -> Result<(), serde_json::Error> {
-        let seen = parse(json, topic)?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+        let report = parse(json, topic)?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
         Ok(())
     }
 
-    pub fn take(&self) -> Option<HashMap<i32, Seen>> {
+    pub fn take(&self) -> Option<Report> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -71,6 +83,15 @@ struct Statistics {
     brokers: HashMap<String, Broker>,
     #[serde(default)]
     topics: HashMap<String, Topic>,
+    cgrp: Option<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    state: String,
+    #[serde(rename = "stateage")]
+    state_age_ms: i64,
+    join_state: String,
 }
 
 #[derive(Deserialize)]
@@ -86,22 +107,26 @@ struct Topic {
 
 #[derive(Deserialize)]
 struct Partition {
-    partition: i32,
+    #[serde(rename = "partition")]
+    id: i32,
     leader: i32,
     next_offset: i64,
     committed_offset: i64,
     ls_offset: i64,
 }
 
-fn parse(json: &[u8], topic: &str) -> Result<HashMap<i32, Seen>, serde_json::Error> {
+fn parse(json: &[u8], topic: &str) -> Result<Report, serde_json::Error> {
     let mut statistics: Statistics = serde_json::from_slice(json)?;
     let brokers = statistics.brokers;
     let up = |node: i32| brokers.values().any(|broker| broker.nodeid == node && broker.state == "UP");
     let partitions = statistics.topics.remove(topic).map(|topic| topic.partitions).unwrap_or_default();
+    let nothing_came = statistics.cgrp.is_some_and(|group| {
+        group.state == "up" && group.join_state == "init" && group.state_age_ms >= NOTHING_CAME_MS
+    });
     // Partition -1 is the client's own bookkeeping.
-    Ok(partitions
+    let partitions = partitions
         .into_values()
-        .filter(|partition| partition.partition >= 0)
+        .filter(|partition| partition.id >= 0)
         .map(|partition| {
             let known = |offset: i64| (offset >= 0).then_some(offset);
             let seen = Seen {
@@ -110,9 +135,10 @@ fn parse(json: &[u8], topic: &str) -> Result<HashMap<i32, Seen>, serde_json::Err
                 end: known(partition.ls_offset),
                 leader_up: up(partition.leader),
             };
-            (partition.partition, seen)
+            (partition.id, seen)
         })
-        .collect())
+        .collect();
+    Ok(Report { partitions, nothing_came })
 }
 
 /// When a lane last showed life.
@@ -152,7 +178,7 @@ mod tests {
             "0":{"partition":0,"leader":1,"next_offset":7,"committed_offset":5,"ls_offset":9,"hi_offset":12},
             "1":{"partition":1,"leader":2,"next_offset":-1001,"committed_offset":-1001,"ls_offset":-1001},
             "-1":{"partition":-1,"leader":-1,"next_offset":0,"committed_offset":-1001,"ls_offset":0}}}}}"#;
-        let seen = parse(json, "t").unwrap();
+        let seen = parse(json, "t").unwrap().partitions;
         assert_eq!(seen.len(), 2);
         assert_eq!(seen[&0], Seen { next_fetch: 7, committed: Some(5), end: Some(9), leader_up: true });
         assert_eq!(seen[&1], Seen { next_fetch: -1001, committed: None, end: None, leader_up: false });
@@ -165,7 +191,7 @@ mod tests {
         let lagging = Seen { next_fetch: 5, committed: None, end: Some(9), leader_up: true };
         let mut pulse = Pulse::new(start);
         assert_eq!(pulse.silent(lagging, 5, later(1)), Duration::ZERO);
-        assert_eq!(pulse.silent(lagging, 5, later(61)), Duration::from_secs(60));
+        assert_eq!(pulse.silent(lagging, 5, later(61)), Duration::from_mins(1));
         assert_eq!(pulse.silent(Seen { leader_up: false, ..lagging }, 5, later(70)), Duration::ZERO);
         assert_eq!(pulse.silent(lagging, 9, later(200)), Duration::ZERO);
         assert_eq!(pulse.silent(Seen { next_fetch: 6, ..lagging }, 5, later(300)), Duration::ZERO);

@@ -79,7 +79,7 @@ impl Lane {
             None => Popped::Nothing,
             Some(Ok(message)) => {
                 self.pulse.beat(now);
-                Popped::Record(convert::raw_record(&message, topic))
+                Popped::Record(Box::new(convert::raw_record(&message, topic)))
             }
             Some(Err(KafkaError::PartitionEOF(_))) => Popped::EndOfPartition,
             Some(Err(KafkaError::MessageConsumption(

@@ -5,6 +5,7 @@
 //! * [`starts`]: where each partition begins, and what happens when that place is gone
 //! * [`dead_letter`]: the dead-letter topic, byte for byte
 //! * [`health`]: what is known of partitions, for metrics and for the stall watch
+//! * [`produce`]: topics and records for the demo
 //!
 //! Promises: a record is handed over once per claim and in offset order per partition; nothing is committed that
 //! the applier did not settle, nothing backwards, nothing of a partition that is not ours; the client is polled
@@ -19,6 +20,7 @@ pub mod dead_letter;
 mod driver;
 pub mod health;
 mod lanes;
+pub mod produce;
 pub mod settings;
 pub mod starts;
 mod wake;

@@ -57,7 +57,7 @@ impl ConsumerSettings {
             membership: Membership::Group,
             commits: Commits::ToGroup,
             max_events: 512,
-            stalled_after: Duration::from_secs(60),
+            stalled_after: Duration::from_mins(1),
         }
     }
 
@@ -66,6 +66,11 @@ impl ConsumerSettings {
     pub fn session_timeout(&self) -> Duration {
         let given = self.properties.get("session.timeout.ms").and_then(|value| value.trim().parse().ok());
         Duration::from_millis(given.unwrap_or(45_000))
+    }
+
+    /// KIP-848: `group.protocol = "consumer"`.
+    pub(super) fn uses_new_protocol(&self) -> bool {
+        self.properties.get("group.protocol").map(String::as_str) == Some("consumer")
     }
 
     /// How long a revocation may wait for calls in flight: the group waits for us meanwhile.
@@ -89,7 +94,7 @@ impl ConsumerSettings {
         for (key, value) in FORCED {
             config.set(*key, *value);
         }
-        if self.properties.get("group.protocol").map(String::as_str) == Some("consumer") {
+        if self.uses_new_protocol() {
             // KIP-848: the broker assigns, and refuses both keys.
             config.remove("partition.assignment.strategy");
             config.remove("session.timeout.ms");
@@ -112,6 +117,8 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("queued.min.messages", "20000"),
     ("queued.max.messages.kbytes", "1024"),
     ("max.partition.fetch.bytes", "262144"),
+    // A look-up of starting offsets waits behind a fetch on the same connection.
+    ("fetch.wait.max.ms", "100"),
     // Partitions added to the topic are found within this time.
     ("topic.metadata.refresh.interval.ms", "10000"),
     ("reconnect.backoff.max.ms", "2000"),

