@@ -283,7 +283,8 @@ fn judge(records: &[Planned], answers: &[Answers], policies: &Policies, gone: &H
         let outcomes = match state {
             StateResult::Judged(verdict) => {
                 tally.state = verdict.outcome();
-                let conflict = matches!(verdict, StateVerdict::VersionConflict | StateVerdict::ContentConflict);
+                let conflict =
+                    matches!(verdict, StateVerdict::VersionConflict | StateVerdict::ContentConflict);
                 if conflict { None } else { batch.outcomes(&record.plan, answer, policies, gone) }
             }
             // Only a write can be refused, and none was tried.
@@ -381,3 +382,6 @@ fn effects<'a>(records: &'a [Planned], judged: &Judged, policies: &'a Policies) 
     };
     judged.effects.iter().map(effect).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -328,10 +328,11 @@ pub async fn publish(
     .bind(&draft.run_id)
     .fetch_optional(&mut *tx)
     .await?;
-    let kept: Option<Uuid> = sqlx::query_scalar("select ficha from reprocessamento_rascunho where ficha = $1")
-        .bind(draft.token)
-        .fetch_optional(&mut *tx)
-        .await?;
+    let kept: Option<Uuid> =
+        sqlx::query_scalar("select ficha from reprocessamento_rascunho where ficha = $1")
+            .bind(draft.token)
+            .fetch_optional(&mut *tx)
+            .await?;
     match (situation.as_deref(), kept) {
         (Some("cancelado"), _) => return Ok(Published::Cancelled),
         // Our own commit, whose answer was lost, or that of the process that replaced us.

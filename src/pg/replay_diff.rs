@@ -85,14 +85,22 @@ impl DiffReader {
         let mut connection = database.plain().await?;
         // A reader may take its time (a pager, a slow disk): while it does, the server waits in the middle of a
         // statement and the network in the middle of a row.
-        for patience in ["set statement_timeout = 0", "set tcp_user_timeout = 0", "set idle_in_transaction_session_timeout = 0"] {
+        for patience in [
+            "set statement_timeout = 0",
+            "set tcp_user_timeout = 0",
+            "set idle_in_transaction_session_timeout = 0",
+        ] {
             sqlx::query(patience).execute(&mut connection).await?;
         }
         Ok(Self { connection })
     }
 
     /// The diff of this id: the dry run's or the real run's, or (`None`) the real run's if there is one.
-    pub async fn open(&mut self, id: &str, dry_run: Option<bool>) -> Result<Option<Snapshot<'_>>, StoreError> {
+    pub async fn open(
+        &mut self,
+        id: &str,
+        dry_run: Option<bool>,
+    ) -> Result<Option<Snapshot<'_>>, StoreError> {
         let mut tx = self.connection.begin_with("begin isolation level repeatable read, read only").await?;
         let row = sqlx::query(
             "select simular, situacao from reprocessamento
@@ -145,11 +153,8 @@ impl Snapshot<'_> {
     }
 
     pub async fn totals(&mut self) -> Result<Totals, StoreError> {
-        let row = sqlx::query(TOTALS)
-            .bind(&self.of.id)
-            .bind(self.of.dry_run)
-            .fetch_one(&mut *self.tx)
-            .await?;
+        let row =
+            sqlx::query(TOTALS).bind(&self.of.id).bind(self.of.dry_run).fetch_one(&mut *self.tx).await?;
         let mut totals = Totals {
             orders: row.try_get("pedidos")?,
             before: sum(&row, "antes")?,
