@@ -24,6 +24,7 @@ mod answers;
 mod batch;
 mod coordinator;
 mod dead_letters;
+pub mod dry_run;
 mod effects;
 pub mod intake;
 mod lanes;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::config::ConfigErrors;
 use crate::pg::schema::SchemaError;
 use crate::run::RunError;
+use crate::run::dry_run::DryRunError;
 
 /// Exit code of a usage or configuration error; clap's own too.
 pub(super) const USAGE: u8 = 2;
@@ -79,6 +80,16 @@ impl From<RunError> for Failure {
             RunError::Configuration(_) | RunError::Schema(SchemaError::Behind { .. }) => {
                 Self::Usage(error.to_string())
             }
+            error => Self::failed(error),
+        }
+    }
+}
+
+impl From<DryRunError> for Failure {
+    fn from(error: DryRunError) -> Self {
+        match error {
+            DryRunError::Run(error) => error.into(),
+            DryRunError::NotPlanned(_) | DryRunError::Cancelled => Self::NotFound(error.to_string()),
             error => Self::failed(error),
         }
     }

@@ -13,6 +13,8 @@
 //! * [`sweep`]: what is due and whose event does not come back, from the small tables
 //! * [`review`]: what a person sees of an effect, and decides
 //! * [`gauges`]: what is pending, from the small tables
+//! * [`dry_run`]: the draft of a dry run, until it becomes its diff
+//! * [`replay_diff`]: the diff of a replay or dry run, as a stream
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
 //! database's, and a query future is never dropped half-way on a connection that is used again.
@@ -22,12 +24,14 @@ pub mod connect;
 pub mod dead_letter;
 pub mod demo;
 pub mod doctor;
+pub mod dry_run;
 pub mod error;
 pub mod gauges;
 pub mod letters;
 pub mod lookup;
 mod moves;
 pub mod owner;
+pub mod replay_diff;
 pub mod review;
 pub mod schema;
 pub mod stored;

@@ -11,9 +11,11 @@
 //! turns false first, calls in flight are settled if they can be, and the exit code is not 0.
 
 pub mod decode;
+pub mod dry_run;
 mod gauges;
 pub mod parts;
 pub mod redrive;
+pub mod selection;
 pub mod sweeper;
 
 use std::sync::Arc;
