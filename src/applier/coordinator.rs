@@ -255,7 +255,8 @@ impl Coordinator {
                         Skip::NotSelected => EventResult::NotSelected,
                     };
                     self.count_event(result);
-                    let tally = Tally { result: Some(result), ..Tally::default() };
+                    let mut tally = Tally { result: Some(result), ..Tally::default() };
+                    self.mark(record.lane, record.offset, &mut tally);
                     self.lanes.settled(record.lane, record.offset, tally);
                 }
                 Content::Poison { poison, order_id } => {
@@ -342,7 +343,14 @@ impl Coordinator {
         let result = *tally.result.get_or_insert(EventResult::Applied);
         self.count_event(result);
         self.road.metrics.event_seconds(read_at.elapsed());
+        self.mark(lane, offset, &mut tally);
         self.lanes.settled(lane, offset, tally);
+    }
+
+    fn mark(&self, lane: LaneId, offset: super::intake::RecordOffset, tally: &mut Tally) {
+        if let Some(mark) = &self.road.mark {
+            mark(lane.partition, offset.0, tally);
+        }
     }
 
     fn count_event(&self, result: EventResult) {

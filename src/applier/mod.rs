@@ -70,7 +70,12 @@ pub struct Road {
     pub journal: Option<Journal>,
     /// Set while a run is paused: nothing is begun, calls in flight finish.
     pub paused: watch::Receiver<bool>,
+    /// Completes the tally of a settled record: partition, offset, tally. For runs that report.
+    pub mark: Option<Mark>,
 }
+
+/// Completes the tally of a settled record.
+pub type Mark = Arc<dyn Fn(i32, i64, &mut progress::Tally) + Send + Sync>;
 
 /// Where dead letters go.
 #[derive(Clone)]

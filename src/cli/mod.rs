@@ -20,6 +20,7 @@ pub mod live;
 pub mod logging;
 pub mod migrate;
 pub mod output;
+pub mod replay;
 pub mod replay_diff;
 pub mod sweep;
 
@@ -55,6 +56,9 @@ enum Command {
     Sweep(sweep::Args),
     /// Play a morning of orders and an incident on real servers
     Demo(demo::Args),
+    /// Rewind by timestamp: plan, dry run, run, diff
+    #[command(subcommand)]
+    Replay(replay::Args),
     /// Dead letters: list, show, redrive
     #[command(subcommand)]
     Dlq(dlq::Args),
@@ -104,6 +108,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Effects(args) => effects::run(args, context).await,
         Command::Sweep(args) => sweep::run(args, context).await,
         Command::Demo(args) => demo::run(args, context).await,
+        Command::Replay(args) => replay::run(args, context).await,
         Command::Dlq(args) => dlq::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,

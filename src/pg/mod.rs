@@ -31,6 +31,7 @@ pub mod letters;
 pub mod lookup;
 mod moves;
 pub mod owner;
+pub mod replay;
 pub mod replay_diff;
 pub mod review;
 pub mod schema;

@@ -15,6 +15,7 @@ pub mod dry_run;
 mod gauges;
 pub mod parts;
 pub mod redrive;
+pub mod replay;
 pub mod selection;
 pub mod sweeper;
 
@@ -150,6 +151,7 @@ async fn consume(
         watermarks,
         journal: None,
         paused: watch::channel(false).1,
+        mark: None,
     };
     let (stop_out, stop) = watch::channel(None);
     let applier = applier::run(road, Inlet { control, deliveries }, stop);

@@ -219,6 +219,7 @@ async fn feed(
         watermarks: watermarks.clone(),
         journal: Some(journal),
         paused: watch::channel(false).1,
+        mark: None,
     };
     let applier = applier::run(road, Inlet { control, deliveries }, stop);
     tokio::pin!(applier);

@@ -6,6 +6,7 @@
 //! * [`dead_letter`]: the dead-letter topic, byte for byte
 //! * [`health`]: what is known of partitions, for metrics and for the stall watch
 //! * [`produce`]: topics and records for the demo
+//! * [`range`]: the range of a replay, captured once
 //!
 //! Promises: a record is handed over once per claim and in offset order per partition; nothing is committed that
 //! the applier did not settle, nothing backwards, nothing of a partition that is not ours; the client is polled
@@ -21,6 +22,7 @@ mod driver;
 pub mod health;
 mod lanes;
 pub mod produce;
+pub mod range;
 pub mod settings;
 pub mod starts;
 mod wake;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::event::{event, event_at};
-use crate::support::kafka::{Outgoing, header};
-use crate::support::{Answer, Gate, LATER, SOON, Setup, World, crash, until};
+use crate::support::kafka::{Kafka, Outgoing, header};
+use crate::support::{Answer, Gate, LATER, SOON, Setup, World, crash, kafka_servers, until};
 
 const HOLD: &str = "notificar-vendedor";
 const RELEASE: &str = "pagar-repasse";
@@ -394,9 +394,12 @@ async fn b43_partitions_added_to_a_running_topic_are_read_from_their_beginning()
     world.feed(0, 3).await;
     world.settled().await;
     world.kafka.add_partitions(&world.topic, 3).await;
+    until("the broker shows them", SOON, async || world.kafka.ends(&world.topic).await.len() == 3).await;
+    // A producer that does not know the topic as it was.
+    let producer = Kafka::connect(&kafka_servers());
     for n in 10..20_u32 {
         let partition = 1 + i32::try_from(n % 2).expect("small");
-        world.kafka.produce(&world.topic, &Outgoing::event(&event(n)).on(partition)).await;
+        producer.produce(&world.topic, &Outgoing::event(&event(n)).on(partition)).await;
     }
     until("all applied without a restart", LATER, async || world.done().await == 13).await;
 }

@@ -1,0 +1,148 @@
+//! The range of a replay, captured once: where each partition begins and ends.
+//!
+//! The beginning is the first offset whose timestamp is at or after `from`; where there is none, there is nothing to
+//! do on that partition, and never 'from the beginning'. The end is the first offset at or after `to`, or the last
+//! stable offset at this moment: what arrives later is live's. Everything here blocks, within its limit.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+
+use super::admin::{Admin, AdminError};
+use crate::config::Kafka;
+
+/// How long one question may take.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// One partition's part: `start` inclusive, `end` exclusive; equal where there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionRange {
+    pub partition: i32,
+    pub start: i64,
+    pub end: i64,
+}
+
+/// What was captured, and what a person should know about it.
+#[derive(Debug, Clone, Default)]
+pub struct CapturedRange {
+    pub partitions: Vec<PartitionRange>,
+    /// Partitions whose records of the period are (partly) gone.
+    pub history_missing: Vec<i32>,
+    /// The topic is compacted: superseded records are gone.
+    pub compacted: bool,
+    /// Partitions with an open transaction: the range ends at the last stable offset.
+    pub open_transactions: Vec<i32>,
+}
+
+/// Why no range could be captured.
+#[derive(Debug, thiserror::Error)]
+pub enum RangeError {
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    #[error("Kafka: {0}")]
+    Kafka(#[from] KafkaError),
+    #[error("topic {0} does not exist")]
+    NoTopic(String),
+    #[error("partition {0} did not tell where it begins and ends; try again")]
+    NoAnswer(i32),
+}
+
+/// Captures the range of a period by log time.
+pub fn capture(kafka: &Kafka, from: Timestamp, to: Option<Timestamp>) -> Result<CapturedRange, RangeError> {
+    let admin = Admin::connect(kafka, LIMIT)?;
+    let partitions =
+        admin.partitions(&kafka.topic)?.ok_or_else(|| RangeError::NoTopic(kafka.topic.clone()))?;
+    let compacted = admin.topic_settings(&kafka.topic)?.compacted;
+    let mut ids: Vec<i32> = partitions.iter().map(|partition| partition.id).collect();
+    ids.sort_unstable();
+    let stable = consumer(kafka, "read_committed")?;
+    let raw = consumer(kafka, "read_uncommitted")?;
+    let at = |consumer: &BaseConsumer, offset: Offset| look_up(consumer, &kafka.topic, &ids, offset);
+    let (low, end) = (at(&stable, Offset::Beginning)?, at(&stable, Offset::End)?);
+    let (high, starts) = (at(&raw, Offset::End)?, at(&stable, Offset::Offset(from.as_millisecond()))?);
+    let ends = to.map(|to| at(&stable, Offset::Offset(to.as_millisecond()))).transpose()?;
+    let mut captured = CapturedRange { compacted, ..CapturedRange::default() };
+    for id in ids {
+        let known = |of: &HashMap<i32, i64>| of.get(&id).copied().ok_or(RangeError::NoAnswer(id));
+        let (low, last) = (known(&low)?, known(&end)?);
+        let end = ends.as_ref().and_then(|ends| ends.get(&id)).map_or(last, |found| (*found).min(last));
+        let start = starts.get(&id).copied().unwrap_or(end).min(end);
+        if known(&high)? > last {
+            captured.open_transactions.push(id);
+        }
+        if low > 0 && start < end && is_younger(&stable, &kafka.topic, id, low, from)? {
+            captured.history_missing.push(id);
+        }
+        captured.partitions.push(PartitionRange { partition: id, start, end });
+    }
+    Ok(captured)
+}
+
+fn consumer(kafka: &Kafka, isolation: &str) -> Result<BaseConsumer, KafkaError> {
+    let mut config = ClientConfig::new();
+    for (name, value) in &kafka.properties {
+        config.set(name, value);
+    }
+    config
+        .set("bootstrap.servers", &kafka.brokers)
+        .set("group.id", "reprise-plan")
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", isolation)
+        .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "error");
+    config.remove("group.protocol");
+    config.create()
+}
+
+/// By partition, the offset of an edge, or of the first record at or after a time in ms. Partitions that have none
+/// are absent.
+fn look_up(
+    consumer: &BaseConsumer,
+    topic: &str,
+    ids: &[i32],
+    offset: Offset,
+) -> Result<HashMap<i32, i64>, KafkaError> {
+    let mut wanted = TopicPartitionList::with_capacity(ids.len());
+    for id in ids {
+        wanted.add_partition_offset(topic, *id, offset)?;
+    }
+    let answer = consumer.offsets_for_times(wanted, LIMIT)?;
+    let mut found = HashMap::new();
+    for element in answer.elements() {
+        if let (Offset::Offset(at), Ok(())) = (element.offset(), element.error()) {
+            found.insert(element.partition(), at);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the oldest record that is left is younger than the beginning of the period.
+fn is_younger(
+    consumer: &BaseConsumer,
+    topic: &str,
+    id: i32,
+    low: i64,
+    from: Timestamp,
+) -> Result<bool, RangeError> {
+    let mut oldest = TopicPartitionList::new();
+    oldest.add_partition_offset(topic, id, Offset::Offset(low))?;
+    consumer.assign(&oldest)?;
+    let until = Instant::now() + LIMIT;
+    let younger = loop {
+        match consumer.poll(Duration::from_millis(200)) {
+            Some(Ok(message)) => {
+                break message.timestamp().to_millis().is_none_or(|ms| ms > from.as_millisecond());
+            }
+            Some(Err(KafkaError::PartitionEOF(_))) => break true,
+            Some(Err(error)) => return Err(error.into()),
+            None if Instant::now() > until => return Err(RangeError::NoAnswer(id)),
+            None => {}
+        }
+    };
+    consumer.unassign()?;
+    Ok(younger)
+}
