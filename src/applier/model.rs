@@ -159,6 +159,7 @@ impl World {
                 .as_ref()
                 .is_some_and(|row| row.owner != self.owners[w] && !self.alive(row.owner)),
             own_token: own.map(token),
+            own_number: Some(i64::from(self.owners[w])),
         };
         Some(match judge_effect(stored.as_ref(), &DIGEST, &DIGEST, Mode::Apply, policy, looker) {
             EffectVerdict::Settled(_) => Phase::Settled,

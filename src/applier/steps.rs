@@ -105,6 +105,7 @@ impl Coordinator {
             redrive: self.road.run.kind == RunKind::Redrive,
             owner_gone: self.owners.is_gone(stored.and_then(|row| row.owner)),
             own_token,
+            own_number: Some(self.writer.owner),
         }
     }
 

@@ -377,7 +377,9 @@ async fn compare(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         period: request.period(),
         per_second: args.rate,
     };
-    dry_run::run(&request.config, plan, |progress| bar.set_position(progress.counts.read)).await?;
+    let compared = dry_run::run(&request.config, plan, |progress| bar.set_position(progress.counts.read));
+    // Large, and only once.
+    Box::pin(compared).await?;
     bar.finish_and_clear();
     show(&request.database, &args.id, true, context).await
 }

@@ -415,6 +415,7 @@ mod tests {
         assert_eq!(money_or_none(None), "-");
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the fields it fills are optional")]
     fn raw(json: &str) -> Option<Box<RawValue>> {
         Some(RawValue::from_string(json.to_owned()).expect("json"))
     }

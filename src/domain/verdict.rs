@@ -133,6 +133,8 @@ pub struct Looker {
     pub owner_gone: bool,
     /// The token of a reservation of ours whose commit was not confirmed.
     pub own_token: Option<Token>,
+    /// The looking process's own number: what it applied itself is no news when a record comes twice.
+    pub own_number: Option<i64>,
 }
 
 /// The ledger's table: what the applier finds, and what it does then.
@@ -158,7 +160,10 @@ pub fn judge_effect(
         EffectState::Done if row.request_digest != *request_digest => {
             EffectVerdict::Settled(Outcome::Divergent)
         }
-        EffectState::Done if row.by_this_run => EffectVerdict::Settled(Outcome::Applied),
+        // Applied before this process took over: after a resume the run's totals are as if nothing had happened.
+        EffectState::Done if row.by_this_run && row.owner != looker.own_number => {
+            EffectVerdict::Settled(Outcome::Applied)
+        }
         EffectState::Done => EffectVerdict::Settled(Outcome::AlreadyRecorded),
         EffectState::Uncertain if looker.redrive && may_repeat && mode == Mode::Apply => {
             EffectVerdict::Reserve { claim: Claim::Uncertain, due_in: Duration::ZERO }
@@ -308,6 +313,17 @@ mod tests {
         let done = StoredEffect { state: EffectState::Done, request_digest: [9; 32], ..reserved(Some(9)) };
         let verdict = judge(&done, OnFailure::Release, Looker::default());
         assert_eq!(verdict, EffectVerdict::Settled(Outcome::Divergent));
+    }
+
+    #[test]
+    fn b79_after_a_resume_an_effect_of_this_run_counts_as_applied_and_a_repetition_does_not() {
+        let done = StoredEffect { state: EffectState::Done, by_this_run: true, ..reserved(Some(9)) };
+        let resumed = Looker { own_number: Some(8), ..Looker::default() };
+        let same_process = Looker { own_number: Some(7), ..Looker::default() };
+        let applied = EffectVerdict::Settled(Outcome::Applied);
+        assert_eq!(judge(&done, OnFailure::Hold, resumed), applied);
+        let recorded = EffectVerdict::Settled(Outcome::AlreadyRecorded);
+        assert_eq!(judge(&done, OnFailure::Hold, same_process), recorded);
     }
 
     #[test]

@@ -20,7 +20,7 @@ returning c.pedido_id
 ";
 
 /// The same, keeping what stood there before: the state's side of a replay's diff, in the statement that changes it.
-const UPSERT_WITH_DIFF: &str = r#"
+const UPSERT_WITH_DIFF: &str = r"
 with x as (
     select * from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::bytea[]) as x(pedido, valor, versao, evento, conteudo)
 ), a as materialized (
@@ -44,7 +44,7 @@ with x as (
     on conflict (execucao_id, simular, pedido_id) do update set depois = excluded.depois
 )
 select pedido_id from u
-"#;
+";
 
 /// Writes the commissions and says which orders were written. The others were refused by the guard: somebody
 /// wrote them since they were looked up; look again.

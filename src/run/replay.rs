@@ -33,7 +33,7 @@ const ASK_EVERY: Duration = Duration::from_millis(300);
 /// The polling thread waits this long for positions; then it asks again.
 const CLAIM_WAIT: Duration = Duration::from_secs(3);
 /// Calls in flight when it is cancelled, done or stopped.
-const LAST_CALLS: Duration = Duration::from_secs(60);
+const LAST_CALLS: Duration = Duration::from_mins(1);
 /// Journal entries written together.
 const JOURNAL_BATCH: usize = 512;
 const JOURNAL_PAUSE: Duration = Duration::from_millis(500);
@@ -65,13 +65,13 @@ pub async fn run(
     let parts = Parts::build_with(config, run, plan.policies.clone(), config.replay.max_connections)?;
     let mut signals = Signals::listen()?;
     let (control_out, control) = mpsc::unbounded_channel();
-    let (read_out, read) = mpsc::channel(DELIVERIES);
+    let (log_out, log_in) = mpsc::channel(DELIVERIES);
     let (deliveries_out, deliveries) = mpsc::channel(DELIVERIES);
-    let pacing = tokio::spawn(pace(read, deliveries_out, plan.per_second));
+    let pacing = tokio::spawn(pace(log_in, deliveries_out, plan.per_second));
     let watermarks = Watermarks::default();
     let outlets = Outlets {
         control: control_out,
-        deliveries: read_out,
+        deliveries: log_out,
         watermarks: watermarks.clone(),
         observer: Arc::new(Watch::new(&parts)),
     };

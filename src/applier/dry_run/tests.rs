@@ -76,7 +76,9 @@ fn judged(records: &[Planned], answers: &[Answers]) -> Judged {
     judge(records, answers, &policies(), &HashSet::new())
 }
 
-fn outcomes(judged: &Judged) -> Vec<(Option<StateOutcome>, SmallVec<[(EffectTypeId, Outcome); 2]>)> {
+type Told = (Option<StateOutcome>, SmallVec<[(EffectTypeId, Outcome); 2]>);
+
+fn outcomes(judged: &Judged) -> Vec<Told> {
     judged.tallies.iter().map(|tally| (tally.state, tally.effects.clone())).collect()
 }
 
