@@ -41,8 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::domain::effect::{Outcome, Run};
 use crate::domain::plan::Policies;
@@ -95,8 +94,13 @@ pub struct Inlet {
 /// What a reporting run tells, in order: an effect's entry comes before the checkpoint that covers its record.
 #[derive(Debug)]
 pub enum Entry {
-    Effect { target: Target, outcome: Outcome },
+    Effect {
+        target: Target,
+        outcome: Outcome,
+    },
     Checkpoint(Vec<Checkpoint>),
+    /// Somebody waits until everything told before this is written.
+    Waiting(oneshot::Sender<()>),
 }
 
 /// Where a reporting run tells it. The backlog is bounded by not taking batches in while it is long.
@@ -133,6 +137,35 @@ impl Journal {
 
     fn is_full(&self) -> bool {
         self.backlog.load(Ordering::Relaxed) > JOURNAL_BACKLOG_MAX
+    }
+
+    /// For those who must not read what is still to be written.
+    pub fn wait_point(&self) -> WaitPoint {
+        WaitPoint { entries: self.entries.downgrade(), backlog: Arc::clone(&self.backlog) }
+    }
+}
+
+/// Where others wait for a journal; it does not hold the journal open.
+#[derive(Debug, Clone)]
+pub struct WaitPoint {
+    entries: mpsc::WeakUnboundedSender<Entry>,
+    backlog: Arc<AtomicUsize>,
+}
+
+impl WaitPoint {
+    /// Resolves when everything told before this is written, or will never be.
+    pub async fn written(&self) {
+        let (done, written) = oneshot::channel();
+        {
+            let Some(entries) = self.entries.upgrade() else { return };
+            self.backlog.fetch_add(1, Ordering::Relaxed);
+            if entries.send(Entry::Waiting(done)).is_err() {
+                return;
+            }
+        }
+        if written.await.is_err() {
+            tracing::debug!("the journal ended before it was written");
+        }
     }
 }
 
@@ -183,4 +216,29 @@ pub async fn run(road: Road, inlet: Inlet, stop: Stop) -> Result<Ended, ApplierE
             coordinator::Coordinator::new(road, inlet.control).run(inlet.deliveries, stop).await
         })
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_point_waits_for_what_was_told_before_and_holds_nothing_open() {
+        let (journal, mut reader) = journal();
+        let point = journal.wait_point();
+        journal.tell(Entry::Checkpoint(Vec::new()));
+        let waiting = point.written();
+        tokio::pin!(waiting);
+        assert!(futures::poll!(&mut waiting).is_pending());
+        let mut taken = Vec::new();
+        assert_eq!(reader.take(&mut taken, 8).await, 2);
+        assert!(futures::poll!(&mut waiting).is_pending(), "taken is not written");
+        let Some(Entry::Waiting(done)) = taken.pop() else { panic!("what was told last comes last") };
+        assert!(matches!(taken[..], [Entry::Checkpoint(_)]));
+        done.send(()).expect("it waits");
+        waiting.await;
+        drop(journal);
+        assert_eq!(reader.take(&mut taken, 8).await, 0, "the point does not hold it open");
+        point.written().await;
+    }
 }

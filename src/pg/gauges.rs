@@ -46,6 +46,35 @@ pub async fn pending(pool: &PgPool) -> Result<Vec<PendingEffects>, StoreError> {
         .collect()
 }
 
+/// Where one replay that is under way stands in one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayPosition {
+    pub partition: i32,
+    pub position: i64,
+    pub remaining: i64,
+}
+
+/// Replays and dry runs of this topic that are under way, paused ones included, by partition.
+pub async fn replays(pool: &PgPool, topic: &str) -> Result<Vec<ReplayPosition>, StoreError> {
+    let rows = sqlx::query(
+        "select c.particao, c.posicao, greatest(c.fim - c.posicao, 0) as restante
+         from reprocessamento r join reprocessamento_checkpoint c using (execucao_id, simular)
+         where r.situacao in ('executando', 'pausado') and r.topico = $1",
+    )
+    .bind(topic)
+    .fetch_all(pool)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(ReplayPosition {
+                partition: row.try_get("particao")?,
+                position: row.try_get("posicao")?,
+                remaining: row.try_get("restante")?,
+            })
+        })
+        .collect()
+}
+
 /// Age of the oldest open transaction in this database: what holds back vacuum, and bloats queue-like tables.
 pub async fn oldest_transaction(pool: &PgPool) -> Result<Option<Duration>, StoreError> {
     let seconds: Option<i64> = sqlx::query_scalar(

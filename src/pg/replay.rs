@@ -16,6 +16,8 @@ use crate::domain::effect::Outcome;
 /// What was asked for. Two runs under one id must agree in all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
+    /// Positions mean something else in another topic.
+    pub topic: String,
     pub from: Timestamp,
     pub to: Option<Timestamp>,
     /// Effective mode by effect type.
@@ -28,6 +30,7 @@ impl Asked {
     /// What the other one asks otherwise, in words; empty where they agree.
     pub fn differs(&self, other: &Self) -> Vec<&'static str> {
         let pairs = [
+            (self.topic != other.topic, "kafka.topico"),
             (self.from != other.from, "--from"),
             (self.to != other.to, "--to"),
             (self.policies != other.policies, "effect policies"),
@@ -54,6 +57,8 @@ pub struct StoredRun {
     pub situation: String,
     pub asked: Asked,
     pub by: Option<String>,
+    /// Why it failed, where it did.
+    pub failure: Option<String>,
     pub created_at: String,
     pub partitions: Vec<PartitionProgress>,
     /// Counts below the positions, summed over the partitions: eventos, estado, efeitos.
@@ -69,7 +74,7 @@ impl StoredRun {
 /// The run under this id, if there is one.
 pub async fn load(pool: &PgPool, id: &str, dry_run: bool) -> Result<Option<StoredRun>, StoreError> {
     let row = sqlx::query(
-        r#"select execucao_id, simular, situacao, politicas::text, pedidos, pedido_por,
+        r#"select execucao_id, simular, situacao, topico, politicas::text, pedidos, pedido_por, motivo_falha,
                   to_char(de at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as de,
                   to_char(ate at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as ate,
                   to_char(criado_em at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as criado_em
@@ -122,12 +127,14 @@ fn read(row: &PgRow) -> Result<StoredRun, StoreError> {
         dry_run: row.try_get("simular")?,
         situation: row.try_get("situacao")?,
         asked: Asked {
+            topic: row.try_get("topico")?,
             from: instant("de")?.unwrap_or_default(),
             to: instant("ate")?,
             policies: serde_json::from_str(&policies).unwrap_or_default(),
             orders: row.try_get("pedidos")?,
         },
         by: row.try_get("pedido_por")?,
+        failure: row.try_get("motivo_falha")?,
         created_at: row.try_get("criado_em")?,
         partitions: Vec::new(),
         counts: Value::Object(Map::new()),
@@ -154,12 +161,7 @@ fn empty_like(value: &Value) -> Value {
 }
 
 /// Stores a plan. `false`: one stands under this id already. `replace`: an earlier dry run gives way.
-pub async fn store(
-    database: &Database,
-    run: &StoredRun,
-    topic: &str,
-    replace: bool,
-) -> Result<bool, StoreError> {
+pub async fn store(database: &Database, run: &StoredRun, replace: bool) -> Result<bool, StoreError> {
     let mut connection = database.plain().await?;
     let mut tx = connection.begin().await?;
     if replace {
@@ -174,7 +176,7 @@ pub async fn store(
     )
     .bind(&run.id)
     .bind(run.dry_run)
-    .bind(topic)
+    .bind(&run.asked.topic)
     .bind(run.asked.from.to_string())
     .bind(run.asked.to.map(|to| to.to_string()))
     .bind(serde_json::to_string(&run.asked.policies).unwrap_or_default())
@@ -212,7 +214,8 @@ pub async fn transition(
     let moved = sqlx::query(
         "update reprocessamento set situacao = $4,
              iniciado_em = case when $4 = 'executando' then coalesce(iniciado_em, now()) else iniciado_em end,
-             terminado_em = case when $4 in ('concluido', 'cancelado', 'falhou') then now() end
+             terminado_em = case when $4 in ('concluido', 'cancelado', 'falhou') then now() end,
+             motivo_falha = null
          where execucao_id = $1 and simular = $2 and situacao = any($3)",
     )
     .bind(id)
@@ -222,6 +225,19 @@ pub async fn transition(
     .execute(pool)
     .await?;
     Ok(moved.rows_affected() > 0)
+}
+
+/// A run that no repetition cures is marked failed, with the reason; whoever shares it ends too.
+pub async fn fail(pool: &PgPool, id: &str, reason: &str) -> Result<(), StoreError> {
+    sqlx::query(
+        "update reprocessamento set situacao = 'falhou', motivo_falha = $2, terminado_em = now()
+         where execucao_id = $1 and not simular and situacao in ('planejado', 'executando', 'pausado')",
+    )
+    .bind(id)
+    .bind(reason)
+    .execute(pool)
+    .await?;
+    Ok(())
 }
 
 /// Claims partitions for a reader: their positions, from which only it may go on.
@@ -346,9 +362,17 @@ mod tests {
 
     #[test]
     fn what_differs_is_named() {
-        let asked = Asked { from: Timestamp::UNIX_EPOCH, to: None, policies: BTreeMap::new(), orders: None };
+        let asked = Asked {
+            topic: "pedido.pago".into(),
+            from: Timestamp::UNIX_EPOCH,
+            to: None,
+            policies: BTreeMap::new(),
+            orders: None,
+        };
         let other = Asked { orders: Some(vec!["p".into()]), ..asked.clone() };
         assert_eq!(asked.differs(&asked.clone()), Vec::<&str>::new());
         assert_eq!(asked.differs(&other), ["orders"]);
+        let elsewhere = Asked { topic: "pedido.pago.2".into(), to: Some(Timestamp::MAX), ..asked.clone() };
+        assert_eq!(asked.differs(&elsewhere), ["kafka.topico", "--to"]);
     }
 }

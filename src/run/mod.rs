@@ -16,6 +16,7 @@ mod gauges;
 pub mod parts;
 pub mod redrive;
 pub mod replay;
+mod replay_books;
 pub mod selection;
 pub mod sweeper;
 
@@ -60,6 +61,8 @@ pub enum RunError {
     Applier(#[from] ApplierError),
     #[error(transparent)]
     Admin(#[from] AdminError),
+    #[error("the replay's bookkeeping cannot be written: {0}")]
+    Bookkeeping(#[source] crate::pg::error::StoreError),
     #[error("a background task ended unexpectedly: {0}")]
     TaskLost(&'static str),
     #[error("asked to stop twice: ended at once, the ledger tells the rest")]
@@ -84,7 +87,7 @@ pub async fn live(config: &Config, options: LiveOptions) -> Result<(), RunError>
     let mut signals = Signals::listen()?;
     let parts = Parts::build(config, Run::live())?;
     let stop_background = CancellationToken::new();
-    let admin = start_admin(config, &parts, stop_background.clone())?;
+    let admin = start_admin(config.http.address, config, &parts, stop_background.clone())?;
     let mut watched = Watched::start(config, &parts, admin, &stop_background);
     tokio::select! {
         ready = prepare_schema(&parts, options.migrate) => ready?,
@@ -239,10 +242,15 @@ pub fn dead_letters(config: &Config) -> Result<Arc<dyn applier::intake::DeadLett
     Ok(Arc::new(topic))
 }
 
-fn start_admin(config: &Config, parts: &Parts, stop: CancellationToken) -> Result<AdminServer, RunError> {
+fn start_admin(
+    address: std::net::SocketAddr,
+    config: &Config,
+    parts: &Parts,
+    stop: CancellationToken,
+) -> Result<AdminServer, RunError> {
     let token = parts::admin_token(config)?;
     let admin = Admin {
-        address: config.http.address,
+        address,
         token,
         drain: Duration::from_secs(1),
         health: parts.health.clone(),
@@ -277,6 +285,7 @@ impl Watched {
             parts.database.clone(),
             Arc::clone(&parts.metrics),
             parts.policies.clone(),
+            config.kafka.topic.clone(),
             stop.clone(),
         );
         tasks.spawn(async move {

@@ -257,7 +257,7 @@ async fn outcomes(entries: &mut JournalReader) -> HashMap<(String, String), Outc
                 let event = target.plan.commission.event_id.clone();
                 Some(((event, target.effect_type.to_string()), outcome))
             }
-            Entry::Checkpoint(_) => None,
+            Entry::Checkpoint(_) | Entry::Waiting(_) => None,
         })
         .collect()
 }

@@ -1,42 +1,42 @@
 //! A real replay: its own consumer group, the stored range, the very same applier and ledger.
 //!
 //! Several processes may share one replay: the group spreads the partitions, each starts where the database says it
-//! stands, and whether the whole is done is read there as well. Pausing and cancelling are rows too.
+//! stands, and whether the whole is done is read there as well. Pausing and cancelling are rows too. However it ends,
+//! calls in flight are settled and the books are written, within a limit.
 
-use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::mpsc as std_mpsc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::decode::{Reader, Schemas};
-use super::dry_run::counts_json;
 use super::parts::{self, Parts, Watch};
+use super::replay_books::{Books, wait_after};
 use super::selection::{Chosen, LastSide, Outliers, Period};
-use super::{CLOSE_WITHIN, DELIVERIES, RunError, Signals, dead_letters};
-use crate::applier::intake::{Delivery, RawRecord, ResumeAt, Watermarks};
-use crate::applier::{self, Entry, Inlet, JournalReader, LetterRoute, Road};
+use super::{CLOSE_WITHIN, DELIVERIES, RunError, Signals, dead_letters, gauges, start_admin};
+use crate::applier::intake::{Delivery, RawRecord, Watermarks};
+use crate::applier::{self, ApplierError, Ended, Inlet, LetterRoute, Road};
 use crate::config::Config;
 use crate::domain::effect::{Run, RunKind};
 use crate::domain::plan::Policies;
+use crate::ops::probe::watch_database;
 use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
 use crate::pg::replay::{self, StoredRun};
-use crate::stream::starts::{StoredRanges, StoredStarts};
-use crate::stream::{self, ConsumerSettings, Decoding, Outlets};
+use crate::stream::starts::StoredStarts;
+use crate::stream::{self, ConsumerHandle, ConsumerSettings, Decoding, Outlets, StreamFailure};
 
 /// How often the database is asked how the replay stands.
 const ASK_EVERY: Duration = Duration::from_millis(300);
-/// The polling thread waits this long for positions; then it asks again.
-const CLAIM_WAIT: Duration = Duration::from_secs(3);
-/// Calls in flight when it is cancelled, done or stopped.
+/// Calls in flight when it is done or cancelled.
 const LAST_CALLS: Duration = Duration::from_mins(1);
-/// Journal entries written together.
-const JOURNAL_BATCH: usize = 512;
-const JOURNAL_PAUSE: Duration = Duration::from_millis(500);
+/// From SIGTERM to the end, as in `live`.
+const GRACE: Duration = Duration::from_secs(25);
 
 /// What is to be done.
 pub struct ReplayPlan {
@@ -45,108 +45,283 @@ pub struct ReplayPlan {
     pub period: Period,
     pub orders: Option<Vec<String>>,
     pub per_second: Option<NonZeroU32>,
+    /// Where this process shows its metrics and health; without it nothing listens.
+    pub http: Option<SocketAddr>,
 }
 
 /// How this process's part ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayEnd {
     Done,
     Cancelled,
     Interrupted,
+    /// In this process or in another one that shares it.
+    Failed(String),
 }
 
 /// Takes part in the replay until it is done, cancelled, or this process is told to stop.
 pub async fn run(
     config: &Config,
     plan: ReplayPlan,
-    mut progress: impl FnMut(&StoredRun),
+    progress: impl FnMut(&StoredRun),
 ) -> Result<ReplayEnd, RunError> {
     let run = Run { kind: RunKind::Replay, id: plan.id.clone() };
     let parts = Parts::build_with(config, run, plan.policies.clone(), config.replay.max_connections)?;
     let mut signals = Signals::listen()?;
-    let (control_out, control) = mpsc::unbounded_channel();
-    let (log_out, log_in) = mpsc::channel(DELIVERIES);
-    let (deliveries_out, deliveries) = mpsc::channel(DELIVERIES);
-    let pacing = tokio::spawn(pace(log_in, deliveries_out, plan.per_second));
-    let watermarks = Watermarks::default();
-    let outlets = Outlets {
-        control: control_out,
-        deliveries: log_out,
-        watermarks: watermarks.clone(),
-        observer: Arc::new(Watch::new(&parts)),
-    };
-    let (reader_id, outliers) = (Uuid::new_v4(), Outliers::default());
-    let starts = StoredStarts { lookup: claims(&parts.database, &plan.id, reader_id) };
-    let decode = decoder(config, &parts, &plan, outliers.clone())?;
-    let consumer = stream::spawn(settings(config, &plan), Box::new(starts), decode, outlets)?;
-    let (journal, entries) = applier::journal();
-    let journal_task = tokio::spawn(keep_journal(
-        parts.database.clone(),
-        plan.policies.clone(),
-        plan.id.clone(),
-        reader_id,
-        entries,
-    ));
-    let (stop_out, stop) = watch::channel(None);
-    let (pause_out, paused) = watch::channel(false);
-    let road = Road {
-        run: parts.run.clone(),
-        policies: parts.policies.clone(),
-        database: parts.database.clone(),
-        gateway: Arc::clone(&parts.gateway),
-        dead_letters: LetterRoute::Topic(dead_letters(config)?),
-        health: parts.health.clone(),
-        metrics: Arc::clone(&parts.metrics),
-        instance: Arc::clone(&parts.instance),
-        watermarks,
-        journal: Some(journal),
-        paused,
-        mark: Some(Arc::new(move |partition, offset, tally| outliers.mark(partition, offset, tally))),
-    };
-    let applier = applier::run(road, Inlet { control, deliveries }, stop);
+    let background = CancellationToken::new();
+    let _stopped_last = background.clone().drop_guard();
+    let mut watched = watched(config, &plan, &parts, &background)?;
+    let (mut member, road, inlet, stop) = Member::join(config, &plan, &parts)?;
+    let applier = applier::run(road, inlet, stop);
     tokio::pin!(applier);
-    let mut ask = tokio::time::interval(ASK_EVERY);
-    ask.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let end = loop {
-        tokio::select! {
-            ended = &mut applier => return Err(ended.map_or_else(RunError::from, |_| RunError::TaskLost("applier"))),
-            ended = consumer.ended() => return Err(ended.map_or_else(RunError::from, |()| RunError::TaskLost("consumer"))),
-            () = signals.next() => break ReplayEnd::Interrupted,
-            _ = ask.tick() => match replay::load(parts.database.pool(), &plan.id, false).await {
-                Ok(Some(stored)) => {
-                    progress(&stored);
-                    pause_out.send_replace(stored.situation == "pausado");
-                    if stored.situation == "cancelado" {
-                        break ReplayEnd::Cancelled;
-                    }
-                    if stored.situation == "concluido" || stored.is_complete() {
-                        break ReplayEnd::Done;
-                    }
-                }
-                Ok(None) => break ReplayEnd::Cancelled,
-                Err(error) => tracing::warn!(%error, "the replay's standing cannot be read; going on"),
-            },
+    let end = tokio::select! {
+        ended = &mut applier => {
+            // Nothing is left that could settle anything.
+            return Err(ended.map_or_else(RunError::from, |_| RunError::TaskLost("applier")));
         }
+        ended = member.consumer.ended() => {
+            Err(ended.map_or_else(RunError::from, |()| RunError::TaskLost("consumer")))
+        }
+        error = books_lost(&mut member.books) => Err(error),
+        Some(ended) = watched.join_next() => Err(ended.map_or(RunError::TaskLost("admin listener"), |e| e)),
+        () = signals.next() => Ok(ReplayEnd::Interrupted),
+        end = standing(&parts.database, &plan.id, &member.paused, progress) => end,
     };
-    consumer.stop();
-    stop_out.send_replace(Some(Instant::now() + LAST_CALLS));
-    let ended = applier.await?;
-    pacing.abort();
-    journal_task.await.map_err(|_| RunError::TaskLost("journal"))?;
-    let closed = consumer.close(ended.positions, CLOSE_WITHIN).await;
-    tracing::debug!(?closed, "left the replay's group");
-    if end == ReplayEnd::Done {
-        finish(&parts.database, &plan.id).await?;
+    match end {
+        Ok(end) => {
+            tracing::info!(?end, "no new work; calls in flight finish");
+            let limit = if end == ReplayEnd::Interrupted { GRACE } else { LAST_CALLS + CLOSE_WITHIN };
+            tokio::select! {
+                left = member.leave(applier, limit) => left?,
+                () = signals.next() => return Err(RunError::StoppedTwice),
+            }
+            if end != ReplayEnd::Done {
+                return Ok(end);
+            }
+            tokio::select! {
+                finished = finish(&parts.database, &plan.id) => finished,
+                () = signals.next() => Ok(ReplayEnd::Interrupted),
+            }
+        }
+        Err(failure) => {
+            tracing::error!(error = %failure, "this process's part in the replay must end");
+            parts.health.fatal(&failure);
+            // What the consumer or the applier said first is what the run ends with.
+            if let Err(error) = member.leave(applier, super::LAST_CALLS + CLOSE_WITHIN).await {
+                tracing::error!(%error, "not everything in flight could be settled");
+            }
+            let Some(reason) = incurable(&failure) else { return Err(failure) };
+            replay::fail(parts.database.pool(), &plan.id, &reason).await.map_err(RunError::Bookkeeping)?;
+            Ok(ReplayEnd::Failed(reason))
+        }
     }
-    Ok(end)
 }
 
-/// One of the processes that share the replay marks it done.
-async fn finish(database: &Database, id: &str) -> Result<(), RunError> {
-    let from = ["planejado", "executando", "pausado"];
-    let done = replay::transition(database.pool(), id, false, &from, "concluido").await;
-    done.map_err(|error| RunError::Schema(error.into()))?;
-    Ok(())
+/// Asks the database how the replay stands until that ends it. While the database is away it stands as it stood.
+async fn standing(
+    database: &Database,
+    id: &str,
+    paused: &watch::Sender<bool>,
+    mut progress: impl FnMut(&StoredRun),
+) -> Result<ReplayEnd, RunError> {
+    let mut ask = tokio::time::interval(ASK_EVERY);
+    ask.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ask.tick().await;
+        let stored = match replay::load(database.pool(), id, false).await {
+            Ok(Some(stored)) => stored,
+            Ok(None) => return Ok(ReplayEnd::Cancelled),
+            Err(error) => {
+                wait_after(error).await.map_err(RunError::Bookkeeping)?;
+                continue;
+            }
+        };
+        progress(&stored);
+        match stored.situation.as_str() {
+            "cancelado" => return Ok(ReplayEnd::Cancelled),
+            "concluido" => return Ok(ReplayEnd::Done),
+            _ if stored.is_complete() => return Ok(ReplayEnd::Done),
+            "falhou" => return Ok(ReplayEnd::Failed(stored.failure.unwrap_or_default())),
+            situation => paused.send_replace(situation == "pausado"),
+        };
+    }
+}
+
+/// One of the processes that share the replay marks it done; someone may have cancelled it a moment before.
+async fn finish(database: &Database, id: &str) -> Result<ReplayEnd, RunError> {
+    const OPEN: [&str; 4] = ["planejado", "executando", "pausado", "falhou"];
+    let marked = async || -> Result<ReplayEnd, StoreError> {
+        if replay::transition(database.pool(), id, false, &OPEN, "concluido").await? {
+            return Ok(ReplayEnd::Done);
+        }
+        let stored = replay::load(database.pool(), id, false).await?;
+        let done = stored.is_some_and(|stored| stored.situation == "concluido");
+        Ok(if done { ReplayEnd::Done } else { ReplayEnd::Cancelled })
+    };
+    loop {
+        match marked().await {
+            Ok(end) => return Ok(end),
+            Err(error) => wait_after(error).await.map_err(RunError::Bookkeeping)?,
+        }
+    }
+}
+
+/// The reason, with its remedy, where running the same id again would fail again.
+fn incurable(failure: &RunError) -> Option<String> {
+    match failure {
+        RunError::Stream(StreamFailure::LostOffsets { partition, from, to }) => Some(format!(
+            "partition {partition}: records from offset {from} to {} were deleted before they were read; cancel it and replay what is left under a new id with --accept-gap",
+            to - 1
+        )),
+        RunError::Stream(StreamFailure::TopicRecreated { partition, at, end }) => Some(format!(
+            "partition {partition}: position {at} lies beyond the end of the log ({end}), the topic was made anew; cancel it and plan again under a new id"
+        )),
+        _ => None,
+    }
+}
+
+async fn books_lost(books: &mut Option<JoinHandle<Result<(), StoreError>>>) -> RunError {
+    let Some(task) = books else { return std::future::pending().await };
+    let ended = task.await;
+    *books = None;
+    books_ended(ended)
+}
+
+fn books_ended(ended: Result<Result<(), StoreError>, JoinError>) -> RunError {
+    match ended {
+        Ok(Err(error)) => RunError::Bookkeeping(error),
+        Ok(Ok(())) | Err(_) => RunError::TaskLost("journal"),
+    }
+}
+
+/// `--http`: the listener, whose end is a failure, and what it shows.
+fn watched(
+    config: &Config,
+    plan: &ReplayPlan,
+    parts: &Parts,
+    stop: &CancellationToken,
+) -> Result<JoinSet<RunError>, RunError> {
+    let mut tasks = JoinSet::new();
+    let Some(address) = plan.http else { return Ok(tasks) };
+    let admin = start_admin(address, config, parts, stop.clone())?;
+    tracing::info!(address = %admin.address(), "metrics and health of this replay");
+    tasks.spawn(async move {
+        admin.ended().await.map_or_else(RunError::from, |()| RunError::TaskLost("admin listener"))
+    });
+    let (health, database) = (parts.health.clone(), parts.database.clone());
+    let ping = move || {
+        let database = database.clone();
+        async move { database.ping().await }
+    };
+    let probe = watch_database(health, stop.clone(), ping);
+    tasks.spawn(async move {
+        probe.await;
+        RunError::TaskLost("database probe")
+    });
+    let shown = gauges::run(
+        parts.database.clone(),
+        Arc::clone(&parts.metrics),
+        parts.policies.clone(),
+        config.kafka.topic.clone(),
+        stop.clone(),
+    );
+    tasks.spawn(async move {
+        shown.await;
+        RunError::TaskLost("gauges")
+    });
+    Ok(tasks)
+}
+
+/// This process as a member of the replay's group.
+struct Member {
+    consumer: ConsumerHandle,
+    stop: watch::Sender<Option<Instant>>,
+    paused: watch::Sender<bool>,
+    /// None once it has ended.
+    books: Option<JoinHandle<Result<(), StoreError>>>,
+    pacing: JoinHandle<()>,
+}
+
+impl Member {
+    /// Joins the group, and gives what the applier runs on.
+    fn join(
+        config: &Config,
+        plan: &ReplayPlan,
+        parts: &Parts,
+    ) -> Result<(Self, Road, Inlet, applier::Stop), RunError> {
+        let letters = LetterRoute::Topic(dead_letters(config)?);
+        let (control_out, control) = mpsc::unbounded_channel();
+        let (log_out, log_in) = mpsc::channel(DELIVERIES);
+        let (deliveries_out, deliveries) = mpsc::channel(DELIVERIES);
+        let watermarks = Watermarks::default();
+        let outlets = Outlets {
+            control: control_out,
+            deliveries: log_out,
+            watermarks: watermarks.clone(),
+            observer: Arc::new(Watch::new(parts)),
+        };
+        let (journal, entries) = applier::journal();
+        let books = Books {
+            database: parts.database.clone(),
+            policies: plan.policies.clone(),
+            id: plan.id.clone(),
+            reader: Uuid::new_v4(),
+        };
+        let outliers = Outliers::default();
+        let starts = StoredStarts { lookup: books.claims(journal.wait_point()) };
+        let decode = decoder(config, parts, plan, outliers.clone())?;
+        let consumer = stream::spawn(settings(config, plan), Box::new(starts), decode, outlets)?;
+        let (stop, stop_in) = watch::channel(None);
+        // Nothing is begun before the database said that it is not paused.
+        let (paused, paused_in) = watch::channel(true);
+        let road = Road {
+            run: parts.run.clone(),
+            policies: parts.policies.clone(),
+            database: parts.database.clone(),
+            gateway: Arc::clone(&parts.gateway),
+            dead_letters: letters,
+            health: parts.health.clone(),
+            metrics: Arc::clone(&parts.metrics),
+            instance: Arc::clone(&parts.instance),
+            watermarks,
+            journal: Some(journal),
+            paused: paused_in,
+            mark: Some(Arc::new(move |partition, offset, tally| outliers.mark(partition, offset, tally))),
+        };
+        let (books, pacing) = (
+            Some(tokio::spawn(books.keep(entries))),
+            tokio::spawn(pace(log_in, deliveries_out, plan.per_second)),
+        );
+        Ok((Self { consumer, stop, paused, books, pacing }, road, Inlet { control, deliveries }, stop_in))
+    }
+
+    /// No new work; calls in flight finish, the books are written, the group is left.
+    async fn leave(
+        mut self,
+        applier: impl Future<Output = Result<Ended, ApplierError>>,
+        limit: Duration,
+    ) -> Result<(), RunError> {
+        self.consumer.stop();
+        self.stop.send_replace(Some(Instant::now() + limit.saturating_sub(CLOSE_WITHIN)));
+        let orderly = async {
+            let ended = applier.await?;
+            let closed = self.consumer.close(ended.positions, CLOSE_WITHIN).await;
+            tracing::debug!(?closed, drained = ended.drained, "left the replay's group");
+            if let Some(books) = &mut self.books {
+                match books.await {
+                    Ok(Ok(())) => {}
+                    lost => return Err(books_ended(lost)),
+                }
+            }
+            if ended.drained { Ok(()) } else { Err(RunError::GraceOver) }
+        };
+        let left = tokio::time::timeout(limit, orderly).await.unwrap_or(Err(RunError::GraceOver));
+        self.pacing.abort();
+        if let Some(books) = &self.books {
+            books.abort();
+        }
+        left
+    }
 }
 
 fn settings(config: &Config, plan: &ReplayPlan) -> ConsumerSettings {
@@ -179,35 +354,6 @@ fn decoder(
     })
 }
 
-/// Answers the polling thread's question where its partitions stand, claiming them for this process.
-fn claims(
-    database: &Database,
-    id: &str,
-    reader: Uuid,
-) -> impl FnMut(&[i32]) -> Result<StoredRanges, String> + Send + use<> {
-    type Question = (Vec<i32>, std_mpsc::Sender<Result<StoredRanges, String>>);
-    let (ask, mut questions) = mpsc::unbounded_channel::<Question>();
-    let (database, id) = (database.clone(), id.to_owned());
-    tokio::spawn(async move {
-        while let Some((partitions, answer)) = questions.recv().await {
-            let found = replay::claim(database.pool(), &id, reader, &partitions).await;
-            let ranges = found.map_err(|error| error.to_string()).map(|found| {
-                let range =
-                    |p: replay::PartitionProgress| (p.partition, (ResumeAt(p.at), Some(ResumeAt(p.end))));
-                found.into_iter().map(range).collect::<HashMap<_, _>>()
-            });
-            if answer.send(ranges).is_err() {
-                tracing::debug!("the polling thread did not wait for its positions");
-            }
-        }
-    });
-    move |partitions| {
-        let (answer, answered) = std_mpsc::channel();
-        ask.send((partitions.to_vec(), answer)).map_err(|error| error.to_string())?;
-        answered.recv_timeout(CLAIM_WAIT).map_err(|error| error.to_string())?
-    }
-}
-
 /// `--rate`: what was handed on is paid for before more is.
 async fn pace(
     mut read: mpsc::Receiver<Delivery>,
@@ -226,44 +372,4 @@ async fn pace(
             tokio::time::sleep(Duration::from_secs(1) * events / per_second.get()).await;
         }
     }
-}
-
-/// Writes what the applier tells, in its order: an effect's row before the checkpoint that covers its record.
-async fn keep_journal(
-    database: Database,
-    policies: Policies,
-    id: String,
-    reader: Uuid,
-    mut entries: JournalReader,
-) {
-    let mut batch = Vec::with_capacity(JOURNAL_BATCH);
-    while entries.take(&mut batch, JOURNAL_BATCH).await > 0 {
-        let (mut effects, mut checkpoints) = (Vec::new(), Vec::new());
-        for entry in batch.drain(..) {
-            match entry {
-                Entry::Effect { target, outcome } => effects.push((target, outcome)),
-                Entry::Checkpoint(lanes) => checkpoints.extend(lanes),
-            }
-        }
-        // Effects of a later checkpoint may be written early; never the other way round.
-        while !effects.is_empty() {
-            match replay::effects(database.pool(), &id, &effects).await {
-                Ok(()) => break,
-                Err(error) => wait_after(&error).await,
-            }
-        }
-        for lane in &checkpoints {
-            let counts = counts_json(&lane.counts, &policies);
-            while let Err(error) =
-                replay::checkpoint(&database, &id, reader, lane.lane.partition, lane.at.0, &counts).await
-            {
-                wait_after(&error).await;
-            }
-        }
-    }
-}
-
-async fn wait_after(error: &StoreError) {
-    tracing::warn!(%error, "the replay's bookkeeping cannot be written; trying again");
-    tokio::time::sleep(JOURNAL_PAUSE).await;
 }

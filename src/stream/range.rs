@@ -3,6 +3,8 @@
 //! The beginning is the first offset whose timestamp is at or after `from`; where there is none, there is nothing to
 //! do on that partition, and never 'from the beginning'. The end is the first offset at or after `to`, or the last
 //! stable offset at this moment: what arrives later is live's. Everything here blocks, within its limit.
+//! Log times are the producers', and may be anything: they are compared in milliseconds, and never decide alone
+//! where a range ends.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,6 +19,8 @@ use crate::config::Kafka;
 
 /// How long one question may take.
 const LIMIT: Duration = Duration::from_secs(15);
+/// Offsets at the end of a partition among which its newest record is looked for; some may be markers.
+const TAIL: i64 = 64;
 
 /// One partition's part: `start` inclusive, `end` exclusive; equal where there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct CapturedRange {
     pub compacted: bool,
     /// Partitions with an open transaction: the range ends at the last stable offset.
     pub open_transactions: Vec<i32>,
+    /// Log time in ms of the newest record; looked for only where there is nothing to do.
+    pub newest_ms: Option<i64>,
 }
 
 /// Why no range could be captured.
@@ -63,9 +69,10 @@ pub fn capture(kafka: &Kafka, from: Timestamp, to: Option<Timestamp>) -> Result<
     let raw = consumer(kafka, "read_uncommitted")?;
     let at = |consumer: &BaseConsumer, offset: Offset| look_up(consumer, &kafka.topic, &ids, offset);
     let (low, end) = (at(&stable, Offset::Beginning)?, at(&stable, Offset::End)?);
-    let (high, starts) = (at(&raw, Offset::End)?, at(&stable, Offset::Offset(from.as_millisecond()))?);
-    let ends = to.map(|to| at(&stable, Offset::Offset(to.as_millisecond()))).transpose()?;
+    let (high, starts) = (at(&raw, Offset::End)?, at(&stable, Offset::Offset(log_time(from)))?);
+    let ends = to.map(|to| at(&stable, Offset::Offset(log_time(to)))).transpose()?;
     let mut captured = CapturedRange { compacted, ..CapturedRange::default() };
+    let mut edges = Vec::with_capacity(ids.len());
     for id in ids {
         let known = |of: &HashMap<i32, i64>| of.get(&id).copied().ok_or(RangeError::NoAnswer(id));
         let (low, last) = (known(&low)?, known(&end)?);
@@ -74,12 +81,25 @@ pub fn capture(kafka: &Kafka, from: Timestamp, to: Option<Timestamp>) -> Result<
         if known(&high)? > last {
             captured.open_transactions.push(id);
         }
-        if low > 0 && start < end && is_younger(&stable, &kafka.topic, id, low, from)? {
+        // Also where nothing is left of the period: then its end is the first record that is left.
+        if low > 0 && starts.contains_key(&id) && is_younger(&stable, &kafka.topic, id, low, from)? {
             captured.history_missing.push(id);
         }
         captured.partitions.push(PartitionRange { partition: id, start, end });
+        edges.push((id, low, last));
+    }
+    if captured.partitions.iter().all(|partition| partition.start == partition.end) {
+        captured.newest_ms = newest(&stable, &kafka.topic, &edges)?;
     }
     Ok(captured)
+}
+
+/// The first millisecond at or after an instant: the unit of log times. None lies before 1970, where the protocol
+/// would take a number for 'the end' or 'the beginning'.
+fn log_time(at: Timestamp) -> i64 {
+    let whole = at.as_millisecond();
+    let later = Timestamp::from_millisecond(whole).is_ok_and(|floor| floor < at);
+    whole.saturating_add(i64::from(later)).max(0)
 }
 
 fn consumer(kafka: &Kafka, isolation: &str) -> Result<BaseConsumer, KafkaError> {
@@ -145,4 +165,56 @@ fn is_younger(
     };
     consumer.unassign()?;
     Ok(younger)
+}
+
+/// Log time of the newest of the last records of the partitions (`id`, low, end). It is told to people, so that a
+/// partition that does not answer in time is passed over.
+fn newest(
+    consumer: &BaseConsumer,
+    topic: &str,
+    edges: &[(i32, i64, i64)],
+) -> Result<Option<i64>, KafkaError> {
+    let mut tails = TopicPartitionList::new();
+    let filled = edges.iter().filter(|(_, low, end)| low < end);
+    for (id, low, end) in filled {
+        tails.add_partition_offset(topic, *id, Offset::Offset((end - TAIL).max(*low)))?;
+    }
+    let mut unread = tails.count();
+    if unread == 0 {
+        return Ok(None);
+    }
+    consumer.assign(&tails)?;
+    let until = Instant::now() + LIMIT;
+    let mut newest = None;
+    while unread > 0 && Instant::now() < until {
+        match consumer.poll(Duration::from_millis(200)) {
+            Some(Ok(message)) => newest = newest.max(message.timestamp().to_millis()),
+            Some(Err(KafkaError::PartitionEOF(_))) => unread -= 1,
+            Some(Err(error)) => return Err(error),
+            None => {}
+        }
+    }
+    consumer.unassign()?;
+    Ok(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b35_no_time_becomes_a_special_offset_or_an_earlier_millisecond() {
+        let times = [
+            ("2026-10-14T03:00:00Z", 1_791_946_800_000),
+            ("2026-10-14T03:00:00.0001Z", 1_791_946_800_001),
+            ("2026-10-14T03:00:00.000999999Z", 1_791_946_800_001),
+            ("1970-01-01T00:00:00Z", 0),
+            ("1969-12-31T23:59:59.999Z", 0),
+            ("-009998-01-01T00:00:00Z", 0),
+            ("9999-12-30T21:59:59.999999999Z", 253_402_207_200_000),
+        ];
+        for (text, ms) in times {
+            assert_eq!(log_time(text.parse().expect("an instant")), ms, "{text}");
+        }
+    }
 }

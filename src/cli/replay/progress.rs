@@ -1,0 +1,87 @@
+//! How far a replay is: a bar on a terminal, elsewhere a line every few seconds.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+
+use crate::cli::ask::progress_bar;
+
+/// Between two lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+pub(super) struct Progress {
+    id: String,
+    total: u64,
+    /// What was done before this process came.
+    before: u64,
+    since: Instant,
+    said: Instant,
+    bar: ProgressBar,
+    on_terminal: bool,
+}
+
+impl Progress {
+    pub fn new(id: &str, total: u64, before: u64) -> Self {
+        let bar = progress_bar(total);
+        bar.set_position(before);
+        // What others did is no pace of ours.
+        bar.reset_eta();
+        let now = Instant::now();
+        let on_terminal = std::io::stderr().is_terminal();
+        Self { id: id.to_owned(), total, before, since: now, said: now, bar, on_terminal }
+    }
+
+    pub fn show(&mut self, done: u64) {
+        self.bar.set_position(done);
+        if self.on_terminal || self.said.elapsed() < LINE_EVERY {
+            return;
+        }
+        self.said = Instant::now();
+        let pace = Pace::of(done.saturating_sub(self.before), self.since.elapsed());
+        let remaining = self.total.saturating_sub(done);
+        let left = pace.left(remaining).map(|left| humantime::format_duration(left).to_string());
+        tracing::info!(id = self.id, done, remaining, per_second = pace.per_second, left, "replay");
+    }
+
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Events a second, rounded down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pace {
+    per_second: u64,
+}
+
+impl Pace {
+    fn of(events: u64, within: Duration) -> Self {
+        let millis = within.as_millis().max(1);
+        let per_second = u128::from(events) * 1000 / millis;
+        Self { per_second: u64::try_from(per_second).unwrap_or(u64::MAX) }
+    }
+
+    /// When the rest should be done; unknown while nothing moves.
+    fn left(self, remaining: u64) -> Option<Duration> {
+        (self.per_second > 0).then(|| Duration::from_secs(remaining.div_ceil(self.per_second)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_tells_when_the_rest_is_done() {
+        let pace = Pace::of(3000, Duration::from_millis(1500));
+        assert_eq!((pace.per_second, pace.left(4001)), (2000, Some(Duration::from_secs(3))));
+        assert_eq!(pace.left(0), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn nothing_is_foretold_while_nothing_moves() {
+        assert_eq!(Pace::of(0, Duration::from_secs(5)).left(10), None);
+        assert_eq!(Pace::of(7, Duration::ZERO).per_second, 7000);
+    }
+}
