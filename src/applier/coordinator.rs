@@ -37,8 +37,10 @@ const UNSETTLED_MIN: usize = 4096;
 const LOOK_UPS: usize = 3;
 /// Housekeeping: positions published, leaving lanes checked, the wave session kept alive.
 const TICK: Duration = Duration::from_millis(100);
-/// Checkpoints of a run that reports totals.
+/// Checkpoints of a run that reports totals, where nothing else is written.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
+/// And where ledger or state rows were: a kill forgets no more than this.
+const CHECKPOINT_AFTER_WRITES: Duration = Duration::from_millis(200);
 
 pub(super) struct Coordinator {
     pub(super) road: Road,
@@ -68,6 +70,8 @@ pub(super) struct Coordinator {
     /// Set once the end has begun: nothing new, and when to give up.
     draining: Option<Instant>,
     last_checkpoint: Instant,
+    /// Rows were written since the last checkpoint.
+    pub(super) wrote: bool,
     unsettled_max: usize,
 }
 
@@ -114,6 +118,7 @@ impl Coordinator {
             letter_task,
             draining: None,
             last_checkpoint: Instant::now(),
+            wrote: false,
             road,
         }
     }
@@ -361,8 +366,10 @@ impl Coordinator {
         self.check_leaving();
         self.lanes.publish();
         self.keep_session();
-        if self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY {
+        let every = if self.wrote { CHECKPOINT_AFTER_WRITES } else { CHECKPOINT_EVERY };
+        if self.last_checkpoint.elapsed() >= every {
             self.last_checkpoint = Instant::now();
+            self.wrote = false;
             self.checkpoint();
         }
     }

@@ -68,6 +68,8 @@ pub struct Lane {
     next: ResumeAt,
     /// Counted below `resume_at` since [`Lane::take_counts`]; none where nobody asks.
     counts: Option<Counts>,
+    /// Where the last checkpoint was.
+    told: ResumeAt,
     /// No new work is begun.
     pub revoked: bool,
     pub end: Option<ResumeAt>,
@@ -76,7 +78,7 @@ pub struct Lane {
 impl Lane {
     pub fn new(start: ResumeAt, end: Option<ResumeAt>, counted: bool) -> Self {
         let counts = counted.then(Counts::default);
-        Self { open: VecDeque::new(), next: start, counts, revoked: false, end }
+        Self { open: VecDeque::new(), next: start, counts, told: start, revoked: false, end }
     }
 
     /// A record was taken in. Records come in the order of their offsets; one that was seen before is refused.
@@ -123,8 +125,18 @@ impl Lane {
         self.end.is_some_and(|end| self.resume_at() >= end)
     }
 
+    /// Where it stands and what was counted on the way; none where it has not moved since the last time.
+    pub fn take_checkpoint(&mut self) -> Option<(ResumeAt, Counts)> {
+        let at = self.resume_at();
+        if at <= self.told {
+            return None;
+        }
+        self.told = at;
+        Some((at, self.take_counts()))
+    }
+
     /// What was counted since the last time.
-    pub fn take_counts(&mut self) -> Counts {
+    fn take_counts(&mut self) -> Counts {
         self.counts.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }
@@ -162,6 +174,21 @@ mod tests {
         assert_eq!(lane.resume_at(), ResumeAt(13));
         lane.position(ResumeAt(20));
         assert_eq!(lane.resume_at(), ResumeAt(20));
+    }
+
+    #[test]
+    fn a_checkpoint_is_taken_only_where_the_lane_has_moved() {
+        let mut lane = lane();
+        assert_eq!(lane.take_checkpoint(), None);
+        assert!(lane.received(RecordOffset(10)) && lane.received(RecordOffset(11)));
+        lane.settled(RecordOffset(11), Tally::default());
+        assert_eq!(lane.take_checkpoint(), None, "the first one is open");
+        lane.settled(RecordOffset(10), Tally::default());
+        let counts = Counts { read: 2, ..Counts::default() };
+        assert_eq!(lane.take_checkpoint(), Some((ResumeAt(12), counts)));
+        lane.position(ResumeAt(15));
+        assert_eq!(lane.take_checkpoint(), Some((ResumeAt(15), Counts::default())), "markers count nothing");
+        assert_eq!(lane.take_checkpoint(), None);
     }
 
     proptest! {

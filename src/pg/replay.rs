@@ -268,44 +268,77 @@ pub async fn claim(
         .collect()
 }
 
-/// Moves a position and adds what was counted on the way. Written again after a lost answer it adds nothing; of a
-/// reader that was replaced it is refused.
+/// How far a reader came in a partition, and what it counted on the way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moved {
+    pub partition: i32,
+    pub at: i64,
+    pub counts: Value,
+}
+
+/// Moves positions and adds what was counted on the way, in one transaction. Written again after a lost answer it
+/// adds nothing; of a reader that was replaced it is refused.
+///
+/// It need not be durable at once: rows it covers were committed before it, and what it forgets is read again.
 pub async fn checkpoint(
     database: &Database,
     id: &str,
     reader: Uuid,
-    partition: i32,
-    at: i64,
-    counts: &Value,
+    moved: &[Moved],
 ) -> Result<(), StoreError> {
     let mut connection = database.pool().acquire().await?;
     let mut tx = connection.begin().await?;
-    let row = sqlx::query(
-        "select contagens::text from reprocessamento_checkpoint
-         where execucao_id = $1 and not simular and particao = $2 and leitor = $3 and posicao < $4 for update",
+    sqlx::query("set local synchronous_commit = off").execute(&mut *tx).await?;
+    let rows = sqlx::query(
+        "select particao, posicao, contagens::text from reprocessamento_checkpoint
+         where execucao_id = $1 and not simular and particao = any($2) and leitor = $3
+         order by particao for update",
     )
     .bind(id)
-    .bind(partition)
+    .bind(moved.iter().map(|m| m.partition).collect::<Vec<_>>())
     .bind(reader)
-    .bind(at)
-    .fetch_optional(&mut *tx)
+    .fetch_all(&mut *tx)
     .await?;
-    let Some(row) = row else { return Ok(()) };
-    let stored: String = row.try_get(0)?;
-    let mut sum: Value = serde_json::from_str(&stored).unwrap_or_default();
-    add(&mut sum, counts);
+    let mut stands = BTreeMap::new();
+    for row in rows {
+        let counts: String = row.try_get(2)?;
+        let sum: Value = serde_json::from_str(&counts).unwrap_or_default();
+        stands.insert(row.try_get(0)?, (row.try_get(1)?, sum));
+    }
+    let further = go_on(stands, moved);
+    if further.is_empty() {
+        return Ok(());
+    }
     sqlx::query(
-        "update reprocessamento_checkpoint set posicao = least($3, fim), contagens = $4::jsonb, atualizado_em = now()
-         where execucao_id = $1 and not simular and particao = $2",
+        "update reprocessamento_checkpoint c
+         set posicao = least(x.posicao, c.fim), contagens = x.contagens::jsonb, atualizado_em = now()
+         from unnest($2::integer[], $3::bigint[], $4::text[]) as x(particao, posicao, contagens)
+         where c.execucao_id = $1 and not c.simular and c.particao = x.particao",
     )
     .bind(id)
-    .bind(partition)
-    .bind(at)
-    .bind(sum.to_string())
+    .bind(further.iter().map(|m| m.partition).collect::<Vec<_>>())
+    .bind(further.iter().map(|m| m.at).collect::<Vec<_>>())
+    .bind(further.iter().map(|m| m.counts.to_string()).collect::<Vec<_>>())
     .execute(&mut *tx)
     .await?;
     tx.commit().await?;
     Ok(())
+}
+
+/// The sums where partitions stand further on. What lies at or below a stored position is counted there already;
+/// partitions that are not there are someone else's.
+fn go_on(mut stands: BTreeMap<i32, (i64, Value)>, moved: &[Moved]) -> Vec<Moved> {
+    let mut further: BTreeMap<i32, Moved> = BTreeMap::new();
+    for step in moved {
+        let Some((at, sum)) = stands.get_mut(&step.partition) else { continue };
+        if step.at <= *at {
+            continue;
+        }
+        *at = step.at;
+        add(sum, &step.counts);
+        further.insert(step.partition, Moved { counts: sum.clone(), ..step.clone() });
+    }
+    further.into_values().collect()
 }
 
 /// What became of effects that were not simply recorded already. The last word counts.
@@ -358,6 +391,16 @@ mod tests {
             sum,
             json!({"eventos": {"lidos": 5, "aplicados": 1}, "efeitos": {"t": {"aplicado": 1}, "u": {"incerto": 4}}})
         );
+    }
+
+    #[test]
+    fn b79_what_is_written_again_is_not_counted_again() {
+        let step = |partition, at, n| Moved { partition, at, counts: json!({"eventos": {"lidos": n}}) };
+        let stands = || BTreeMap::from([(0, (10, json!({"eventos": {"lidos": 4}}))), (1, (7, json!({})))]);
+        let steps = [step(0, 12, 2), step(1, 7, 5), step(2, 9, 9), step(0, 15, 3)];
+        assert_eq!(go_on(stands(), &steps), [step(0, 15, 9)]);
+        let after = BTreeMap::from([(0, (15, json!({"eventos": {"lidos": 9}})))]);
+        assert_eq!(go_on(after, &steps), []);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::domain::effect::Outcome;
 use crate::domain::plan::Policies;
 use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
-use crate::pg::replay;
+use crate::pg::replay::{self, Moved};
 use crate::pg::wave::Target;
 use crate::stream::starts::StoredRanges;
 
@@ -77,15 +77,15 @@ impl Books {
             for entry in batch.drain(..) {
                 match entry {
                     Entry::Effect { target, outcome } => effects.push((target, outcome)),
-                    Entry::Checkpoint(lanes) => checkpoints.extend(lanes),
+                    Entry::Checkpoint(lanes) => {
+                        checkpoints.extend(lanes.iter().map(|lane| self.moved(lane)));
+                    }
                     Entry::Waiting(done) => waiting.push(done),
                 }
             }
             // Effects of a later checkpoint may be written early; never the other way round.
             self.effects(&effects).await?;
-            for lane in &checkpoints {
-                self.checkpoint(lane).await?;
-            }
+            self.checkpoint(&checkpoints).await?;
             for done in waiting {
                 if done.send(()).is_err() {
                     tracing::debug!("nobody waits for the journal any more");
@@ -105,12 +105,16 @@ impl Books {
         Ok(())
     }
 
-    async fn checkpoint(&self, lane: &Checkpoint) -> Result<(), StoreError> {
+    fn moved(&self, lane: &Checkpoint) -> Moved {
         let counts = counts_json(&lane.counts, &self.policies);
-        let (partition, at) = (lane.lane.partition, lane.at.0);
-        while let Err(error) =
-            replay::checkpoint(&self.database, &self.id, self.reader, partition, at, &counts).await
-        {
+        Moved { partition: lane.lane.partition, at: lane.at.0, counts }
+    }
+
+    async fn checkpoint(&self, moved: &[Moved]) -> Result<(), StoreError> {
+        if moved.is_empty() {
+            return Ok(());
+        }
+        while let Err(error) = replay::checkpoint(&self.database, &self.id, self.reader, moved).await {
             wait_after(error).await?;
         }
         Ok(())
