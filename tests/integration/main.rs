@@ -7,6 +7,7 @@ mod chaos;
 mod dry_run;
 mod kit;
 mod live;
+mod replay;
 mod review;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
 mod support;
