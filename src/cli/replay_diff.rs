@@ -14,7 +14,7 @@ use super::failure::Failure;
 use super::output::{Format, Output, Row};
 use crate::domain::effect::Outcome;
 use crate::pg::connect::Database;
-use crate::pg::replay_diff::{DiffReader, EffectRow, Extent, OrderRow, Snapshot, Totals};
+use crate::pg::replay_diff::{DiffOf, DiffReader, EffectRow, Extent, OrderRow, Snapshot, Totals};
 
 /// Rows of each kind in a table for people.
 const SHOWN: i64 = 50;
@@ -42,14 +42,7 @@ pub async fn run(args: DiffArgs, context: &Context) -> Result<(), Failure> {
             args.id
         )));
     };
-    if diff.of().situation != "concluido" {
-        let (id, situation) = (&diff.of().id, &diff.of().situation);
-        tracing::warn!(
-            reprocessamento.id = id,
-            situacao = situation,
-            "this run is not finished, and neither is its diff"
-        );
-    }
+    warn_if_unfinished(diff.of());
     let totals = diff.totals().await.map_err(Failure::failed)?;
     match context.output.format() {
         Format::Table => people(&mut diff, &totals, context.output).await,
@@ -62,6 +55,18 @@ pub async fn run(args: DiffArgs, context: &Context) -> Result<(), Failure> {
             unless_closed(write_csv(&mut diff, &mut out).await)
         }
     }
+}
+
+fn warn_if_unfinished(of: &DiffOf) {
+    if of.situation == "concluido" {
+        return;
+    }
+    let what = if of.dry_run {
+        "the dry run is not finished; until it is, this is the diff of the one before, if there was one"
+    } else {
+        "the replay is not finished, and neither is its diff"
+    };
+    tracing::warn!(reprocessamento.id = of.id, situacao = of.situation, "{what}");
 }
 
 /// Why a diff was not written to its end.

@@ -146,23 +146,38 @@ pub async fn run_on(
         ground.health.clone(),
         Arc::clone(&ground.metrics),
     );
-    let Some(dry_run) = begun.await? else { return Err(DryRunError::NotPlanned(plan.id)) };
-    let outliers = Outliers::default();
-    let reading = Reading::new(&plan, outliers.clone());
+    let Some(mut dry_run) = begun.await? else { return Err(DryRunError::NotPlanned(plan.id)) };
     let tasks = tokio::task::LocalSet::new();
-    tasks
-        .run_until(async {
-            if reading.is_done() {
-                return finish(dry_run, reading, progress).await;
-            }
-            let (consumer, inlet) = read_log(config, ground, &plan, &reading, outliers)?;
-            let comparing = Comparing::new(dry_run, reading, plan.per_second);
-            let compared = comparing.drive(inlet, &consumer, progress).await;
-            let closed = consumer.close(Vec::new(), CLOSE_WITHIN).await;
-            tracing::debug!(?closed, "the range is read");
-            compared
-        })
-        .await
+    let compared = tasks.run_until(compare(config, ground, &plan, &mut dry_run, progress)).await;
+    if let Err(error @ (DryRunError::Run(_) | DryRunError::Store(_))) = &compared {
+        dry_run.fail(&error.to_string()).await;
+    }
+    compared
+}
+
+async fn compare(
+    config: &Config,
+    ground: &Ground,
+    plan: &DryRunPlan,
+    dry_run: &mut DryRun,
+    mut progress: impl FnMut(Progress<'_>),
+) -> Result<Counts, DryRunError> {
+    let outliers = Outliers::default();
+    let mut reading = Reading::new(plan, outliers.clone());
+    if !reading.is_done() {
+        let (consumer, inlet) = read_log(config, ground, plan, &reading, outliers)?;
+        let comparing = Comparing::new(dry_run, &mut reading, plan.per_second);
+        let compared = comparing.drive(inlet, &consumer, &mut progress).await;
+        let closed = consumer.close(Vec::new(), CLOSE_WITHIN).await;
+        tracing::debug!(?closed, "the range is read");
+        compared?;
+    }
+    progress(reading.progress(false));
+    match dry_run.publish(&reading.rows()).await? {
+        Published::Done => Ok(reading.total),
+        Published::Cancelled => Err(DryRunError::Cancelled),
+        Published::Lost => Err(DryRunError::DraftLost),
+    }
 }
 
 /// Starts the polling thread on the parts of the range that are not empty.
@@ -320,16 +335,16 @@ enum Turn {
 }
 
 /// The loop of a dry run.
-struct Comparing {
-    dry_run: DryRun,
-    reading: Reading,
+struct Comparing<'a> {
+    dry_run: &'a mut DryRun,
+    reading: &'a mut Reading,
     turns: VecDeque<Turn>,
     pace: Pace,
     paused: bool,
 }
 
-impl Comparing {
-    fn new(dry_run: DryRun, reading: Reading, per_second: Option<NonZeroU32>) -> Self {
+impl<'a> Comparing<'a> {
+    fn new(dry_run: &'a mut DryRun, reading: &'a mut Reading, per_second: Option<NonZeroU32>) -> Self {
         let pace = Pace { per_second, free_at: Instant::now() };
         Self { dry_run, reading, turns: VecDeque::new(), pace, paused: false }
     }
@@ -338,8 +353,8 @@ impl Comparing {
         mut self,
         inlet: Inlet,
         consumer: &ConsumerHandle,
-        mut progress: impl FnMut(Progress<'_>),
-    ) -> Result<Counts, DryRunError> {
+        progress: &mut impl FnMut(Progress<'_>),
+    ) -> Result<(), DryRunError> {
         let Inlet { mut control, mut deliveries } = inlet;
         let mut tick = tokio::time::interval(CHECKPOINT_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -368,7 +383,7 @@ impl Comparing {
                 }
             }
         }
-        finish(self.dry_run, self.reading, progress).await
+        Ok(())
     }
 
     fn accepts(&self) -> bool {
@@ -389,7 +404,7 @@ impl Comparing {
     async fn on_turn(&mut self, turn: Taken) -> Result<(), DryRunError> {
         match turn {
             Taken::Batch(looked) => {
-                let reading = &self.reading;
+                let reading = &*self.reading;
                 let settled = self.dry_run.judge(looked, |lane| reading.is_open(lane)).await?;
                 self.reading.settled(settled);
             }
@@ -424,19 +439,6 @@ async fn next_turn(turns: &mut VecDeque<Turn>) -> Result<Taken, DryRunError> {
     };
     turns.pop_front();
     Ok(taken)
-}
-
-async fn finish(
-    dry_run: DryRun,
-    reading: Reading,
-    mut progress: impl FnMut(Progress<'_>),
-) -> Result<Counts, DryRunError> {
-    progress(reading.progress(false));
-    match dry_run.publish(&reading.rows()).await? {
-        Published::Done => Ok(reading.total),
-        Published::Cancelled => Err(DryRunError::Cancelled),
-        Published::Lost => Err(DryRunError::DraftLost),
-    }
 }
 
 /// `--rate`: what was taken is paid for before more is taken.

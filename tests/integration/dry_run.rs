@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::event::{MIDNIGHT_MS, event, event_at};
 use crate::support::kafka::Outgoing;
-use crate::support::{Setup, World};
+use crate::support::{SOON, Setup, World, until};
 
 const FROM: &str = "2026-10-14T00:00:00-03:00";
 const ID: &str = "replay-a";
@@ -144,6 +144,33 @@ async fn a_dry_run_is_repeated_until_the_real_run_has_begun() {
     assert_eq!(diff(&world).await["simular"], json!(false), "the real run's, since there is one");
     let unknown = world.try_cli(&["replay", "diff", "--id", "replay-b"]).await;
     assert_eq!(unknown.code, Some(4), "{}", unknown.stderr);
+}
+
+#[tokio::test]
+async fn a_repeated_dry_run_shows_the_earlier_diff_until_it_is_done() {
+    let world = applied(30).await;
+    world.execute("update comissao set valor_centavos = 50 where pedido_id = 'ped-2'").await;
+    dry_run(&world).await;
+    let earlier = diff(&world).await;
+    assert_eq!(orders(&earlier), [("ped-2", Some(50), Some(500))]);
+    world.execute("delete from efeito_aplicado").await;
+    world.execute("delete from comissao").await;
+
+    let args = ["replay", "run", "--id", ID, "--from", FROM, "--dry-run", "--rate", "1"];
+    let mut slow = world.run(&args);
+    let read =
+        "select coalesce(sum(posicao - inicio), 0)::bigint from reprocessamento_checkpoint where simular";
+    until("some of it is compared", SOON, async || (1..30).contains(&world.one::<i64>(read).await)).await;
+    assert_eq!(diff(&world).await, earlier);
+    world.cli(&["replay", "cancel", "--id", ID, "--dry-run"]).await;
+    let ended = slow.ended(SOON).await;
+    assert_eq!(ended.code, Some(4), "{}", ended.stderr);
+    assert_eq!(diff(&world).await, earlier);
+
+    dry_run(&world).await;
+    let diff = diff(&world).await;
+    assert_eq!(diff["totais"]["pedidosAlterados"], json!(30));
+    assert_eq!(diff["totais"]["efeitos"], json!({"notificar-vendedor": {"seria-aplicado": 30}}));
 }
 
 /// Far more than one batch apart on one partition: what would have been written is not forgotten in between.
