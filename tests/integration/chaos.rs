@@ -2,7 +2,7 @@
 //! with versions, repetitions and poison flow and the provider answers badly. Then everything heals, and the
 //! invariants are checked from outside: the ledger, the provider's own count, the committed offsets.
 //!
-//! `make chaos SECONDS=600 SEED=7` runs it longer; a short one is part of `make test`. The seed is printed.
+//! `make chaos SECONDS=600 SEED=7` runs it longer; a short one with a fixed seed is part of `make test`. The seed is printed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -269,7 +269,7 @@ impl Storm {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chaos_loses_nothing_and_repeats_nothing() {
-    let seed = setting("REPRISE_CHAOS_SEED", rand::random_range(0..1_000_000));
+    let seed = setting("REPRISE_CHAOS_SEED", 20_261_014);
     let seconds = setting("REPRISE_CHAOS_SECONDS", 15);
     println!("chaos: seed {seed}, {seconds} s");
     let mut storm = Storm::new(seed).await;

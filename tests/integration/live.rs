@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::event::{event, event_at};
 use crate::support::kafka::{Kafka, Outgoing, header};
-use crate::support::{Answer, Gate, LATER, SOON, Setup, World, crash, kafka_servers, until};
+use crate::support::{Answer, Gate, LATER, Link, SOON, Setup, World, crash, kafka_servers, until};
 
 const HOLD: &str = "notificar-vendedor";
 const RELEASE: &str = "pagar-repasse";
@@ -402,6 +402,113 @@ async fn b43_partitions_added_to_a_running_topic_are_read_from_their_beginning()
         producer.produce(&world.topic, &Outgoing::event(&event(n)).on(partition)).await;
     }
     until("all applied without a restart", LATER, async || world.done().await == 13).await;
+}
+
+#[tokio::test]
+async fn b05_b63_calls_hold_no_connection_and_a_refused_row_costs_no_call() {
+    let mut world = World::with(one_partition()).await;
+    world.set(&["postgres", "max_conexoes"], 3);
+    world.set(&["efeitos", HOLD, "prazo"], "20s");
+    world.set(&["efeitos", HOLD, "reserva"], "25s");
+    let gate = Gate::default();
+    for n in 0..20 {
+        world.provider.script(&format!("ped-{n}"), [Answer::hang(&gate, Answer::Status(200))]);
+    }
+    let _live = world.live().await;
+    world.feed(0, 60).await;
+    until("the others are applied at normal speed", SOON, async || world.done().await == 40).await;
+    let idle: i64 = world
+        .one(
+            "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'reprise'
+             and state like 'idle in%' and now() - state_change > interval '1 second'",
+        )
+        .await;
+    assert_eq!(idle, 0);
+    gate.open();
+    world.settled().await;
+    assert_eq!(world.done().await, 60);
+}
+
+#[tokio::test]
+async fn a_row_the_database_refuses_stands_alone() {
+    let world = World::with(one_partition()).await;
+    world.execute("alter table comissao add constraint teste check (valor_centavos <> 666)").await;
+    let mut bad = event(7);
+    bad["payload"]["valorCentavos"] = json!(13_320);
+    for n in 0..20 {
+        world.send(&if n == 7 { bad.clone() } else { event(n) }).await;
+    }
+    let _live = world.live().await;
+    world.settled().await;
+    assert_eq!(reasons(&world).await, ["dado-recusado-pelo-banco"]);
+    assert_eq!((world.done().await, world.provider.count_of("ped-7")), (19, 0));
+}
+
+#[tokio::test]
+async fn b68_what_is_kept_for_a_redrive_is_the_record_byte_for_byte() {
+    let world = World::with(one_partition()).await;
+    let value = br#"{"id":"e","tipo":"pedido.pago","pedidoId":"p","versao":1,"nota":1.10e308,"payload":{"valorCentavos":1.5,"percentual":5},"ocorridoEm":"2026-10-14T12:00:00Z"}"#;
+    world.kafka.produce(&world.topic, &Outgoing::raw("p", value)).await;
+    let _live = world.live().await;
+    world.settled().await;
+    let kept: Vec<u8> = world.one("select valor from carta_morta").await;
+    assert_eq!(kept, value);
+}
+
+#[tokio::test]
+async fn a_silent_database_is_an_outage_and_results_in_hand_are_written_later() {
+    let mut world = World::with(one_partition()).await;
+    let link = Link::to_url(&world.database_url).await;
+    world.set(&["postgres", "url"], link.url(&world.database_url));
+    let gate = Gate::default();
+    world.provider.script("ped-0", [Answer::hang(&gate, Answer::Status(200)), Answer::Status(200)]);
+    world.set(&["efeitos", HOLD, "prazo"], "20s");
+    world.set(&["efeitos", HOLD, "reserva"], "25s");
+    let _live = world.live().await;
+    world.feed(0, 1).await;
+    until("the call is out", SOON, async || world.provider.count() == 1).await;
+    link.cut();
+    gate.open();
+    until("readiness turns", SOON, async || world.get("/readyz").await.is_some_and(|r| r.status == 503))
+        .await;
+    link.restore();
+    world.settled().await;
+    assert_eq!((world.done().await, world.provider.count()), (1, 1));
+}
+
+#[tokio::test]
+async fn b57_a_redrive_feeds_the_applier_counts_rounds_and_survives_a_kill() {
+    let world = World::with(one_partition()).await;
+    for n in 0..5 {
+        world.provider.script(&format!("ped-{n}"), [Answer::Status(422)]);
+    }
+    let _live = world.live().await;
+    world.feed(0, 5).await;
+    world.send(&event_at(0, 2)).await;
+    world.settled().await;
+    let (ends, copies) = (world.kafka.ends(&world.topic).await, world.dlq().await.len());
+    assert_eq!(copies, 6);
+    let redrive = ["dlq", "redrive", "--all", "--yes", "--output", "json"];
+    let back = world.try_cli(&redrive).await;
+    assert_eq!(back.code, Some(1), "all came back");
+    for n in 0..5 {
+        let slow = Answer::slow(Duration::from_millis(300), Answer::Status(200));
+        world.provider.script(&format!("ped-{n}"), [slow, Answer::Status(200)]);
+    }
+    let before = world.provider.count();
+    let mut killed = world.run(&redrive);
+    until("a call is out", SOON, async || world.provider.count() > before).await;
+    killed.kill();
+    let again = world.try_cli(&redrive).await;
+    let open: i64 = world.one("select count(*) from carta_morta where situacao = 'aberta'").await;
+    let uncertain = world.states().await.get("incerto").copied().unwrap_or(0);
+    assert_eq!(open, uncertain, "what was in flight at the kill is for review: {}", again.stdout);
+    assert_eq!(world.done().await + uncertain, 6);
+    let rounds: i64 = world.one("select max(rodadas)::bigint from carta_morta").await;
+    assert!(rounds >= 1);
+    assert_eq!(world.kafka.ends(&world.topic).await, ends, "nothing is put on the shared topic");
+    assert_eq!(world.dlq().await.len(), copies, "a letter that fails again makes no new copy");
+    assert_eq!(world.commissions().await["ped-0"], 500);
 }
 
 /// The process dies at a point between two durable steps; a new one goes on.
