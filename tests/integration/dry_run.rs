@@ -167,6 +167,19 @@ async fn a_repeated_dry_run_shows_the_earlier_diff_until_it_is_done() {
     assert_eq!(ended.code, Some(4), "{}", ended.stderr);
     assert_eq!(diff(&world).await, earlier);
 
+    let mut slow = world.run(&args);
+    until("some of it is compared again", SOON, async || {
+        let situation = "select situacao from reprocessamento where simular";
+        world.one::<String>(situation).await == "executando"
+            && (1..30).contains(&world.one::<i64>(read).await)
+    })
+    .await;
+    slow.terminate();
+    let ended = slow.ended(SOON).await;
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert_eq!(world.one::<String>("select situacao from reprocessamento where simular").await, "falhou");
+    assert_eq!(diff(&world).await, earlier);
+
     dry_run(&world).await;
     let diff = diff(&world).await;
     assert_eq!(diff["totais"]["pedidosAlterados"], json!(30));
