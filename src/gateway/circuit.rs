@@ -1,10 +1,12 @@
 //! The circuit of one effect type: stop asking a provider that answers nobody. Pure; time comes in as `Instant`s.
 //!
+//! ```text
 //!             `threshold` different events in a row without a definite answer
 //!   CLOSED ────────────────────────────────────────────────────────────────► OPEN, waiting
 //!     ▲                                                                        │      ▲
 //!     │ any definite answer                                         wait over  │      │ probe unanswered:
 //!     └───────────────────────────────────────────────────────────  OPEN, one probe ──┘ the wait doubles
+//! ```
 //!
 //! One bad event, however often it fails, never opens it: failures are counted by event. Answers of calls that began
 //! before it opened may still come in: a definite one closes it, the others change nothing, so that they neither
