@@ -130,9 +130,16 @@ impl DryRun {
     }
 
     /// The diff becomes what was drafted, for all readers at once.
-    pub async fn publish(self, positions: &[Position]) -> Result<Published, StoreError> {
+    pub async fn publish(&self, positions: &[Position]) -> Result<Published, StoreError> {
         let step = async || draft::publish(&self.store.database, &self.draft, positions).await;
         self.store.persist("publishing the diff", step).await
+    }
+
+    /// Notes why there is no new diff. The failure itself is what counts: this one is only logged.
+    pub async fn fail(&self, cause: &str) {
+        if let Err(error) = draft::fail(&self.store.database, &self.draft, cause).await {
+            tracing::warn!(%error, "the dry run could not be marked as failed");
+        }
     }
 
     async fn read_draft(&self, records: &[Planned]) -> Result<Vec<Drafted>, StoreError> {

@@ -303,6 +303,21 @@ async fn standing(connection: &mut PgConnection, draft: &Draft) -> Result<Standi
     })
 }
 
+/// Marks the dry run `falhou`, unless another process has taken it over. Its earlier diff stands.
+pub async fn fail(database: &Database, draft: &Draft, reason: &str) -> Result<(), StoreError> {
+    sqlx::query(
+        "update reprocessamento set situacao = 'falhou', motivo_falha = $3, terminado_em = now()
+         where execucao_id = $1 and simular and situacao in ('executando', 'pausado')
+           and exists (select 1 from reprocessamento_rascunho where ficha = $2)",
+    )
+    .bind(&draft.run_id)
+    .bind(draft.token)
+    .bind(reason)
+    .execute(database.pool())
+    .await?;
+    Ok(())
+}
+
 /// How publishing ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
@@ -351,7 +366,9 @@ pub async fn publish(
         sqlx::query(statement).bind(draft.token).execute(&mut *tx).await?;
     }
     sqlx::query(
-        "update reprocessamento set situacao = 'concluido', terminado_em = now() where execucao_id = $1 and simular",
+        "update reprocessamento set situacao = 'concluido', terminado_em = now(), efeitos_do_diff =
+            (select jsonb_agg(contagens->'efeitos') from reprocessamento_checkpoint where execucao_id = $1 and simular)
+         where execucao_id = $1 and simular",
     )
     .bind(&draft.run_id)
     .execute(&mut *tx)

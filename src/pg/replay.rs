@@ -160,19 +160,19 @@ fn empty_like(value: &Value) -> Value {
     if value.is_object() { Value::Object(Map::new()) } else { Value::from(0) }
 }
 
-/// Stores a plan. `false`: one stands under this id already. `replace`: an earlier dry run gives way.
+/// Stores a plan. `false`: one stands under this id already. `replace`: an earlier dry run gives way; its diff stays
+/// until the new one is published.
 pub async fn store(database: &Database, run: &StoredRun, replace: bool) -> Result<bool, StoreError> {
     let mut connection = database.plain().await?;
     let mut tx = connection.begin().await?;
-    if replace {
-        sqlx::query("delete from reprocessamento where execucao_id = $1 and simular")
-            .bind(&run.id)
-            .execute(&mut *tx)
-            .await?;
-    }
     let stored = sqlx::query(
         "insert into reprocessamento (execucao_id, simular, situacao, topico, de, ate, fonte, politicas, pedidos, pedido_por)
-         values ($1, $2, 'planejado', $3, $4::timestamptz, $5::timestamptz, 'kafka', $6::jsonb, $7, $8) on conflict do nothing",
+         values ($1, $2, 'planejado', $3, $4::timestamptz, $5::timestamptz, 'kafka', $6::jsonb, $7, $8)
+         on conflict (execucao_id, simular) do update set situacao = excluded.situacao, topico = excluded.topico,
+             de = excluded.de, ate = excluded.ate, fonte = excluded.fonte, politicas = excluded.politicas,
+             pedidos = excluded.pedidos, pedido_por = excluded.pedido_por, motivo_falha = null,
+             criado_em = excluded.criado_em, iniciado_em = null, terminado_em = null
+         where $9 and reprocessamento.simular",
     )
     .bind(&run.id)
     .bind(run.dry_run)
@@ -182,12 +182,18 @@ pub async fn store(database: &Database, run: &StoredRun, replace: bool) -> Resul
     .bind(serde_json::to_string(&run.asked.policies).unwrap_or_default())
     .bind(run.asked.orders.as_deref())
     .bind(run.by.as_deref())
+    .bind(replace)
     .execute(&mut *tx)
     .await?
     .rows_affected();
     if stored == 0 {
         return Ok(false);
     }
+    sqlx::query("delete from reprocessamento_checkpoint where execucao_id = $1 and simular = $2")
+        .bind(&run.id)
+        .bind(run.dry_run)
+        .execute(&mut *tx)
+        .await?;
     sqlx::query(
         "insert into reprocessamento_checkpoint (execucao_id, simular, particao, inicio, fim, posicao)
          select $1, $2, x.particao, x.inicio, x.fim, x.inicio from unnest($3::integer[], $4::bigint[], $5::bigint[]) as x(particao, inicio, fim)",

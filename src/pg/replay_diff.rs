@@ -127,12 +127,17 @@ select count(*) as pedidos,
 from reprocessamento_diff where execucao_id = $1 and simular = $2
 ";
 
+/// A dry run's counts belong to its diff from when it was published; a real run's grow with it.
 const EFFECT_TOTALS: &str = "
 select tipo.key as tipo, desfecho.key as desfecho, sum(desfecho.value::bigint)::bigint as n
-from reprocessamento_checkpoint c
-cross join lateral jsonb_each(coalesce(c.contagens->'efeitos', '{}')) as tipo
+from (select jsonb_array_elements(efeitos_do_diff) as efeitos
+      from reprocessamento where execucao_id = $1 and simular and $2
+      union all
+      select contagens->'efeitos' from reprocessamento_checkpoint
+      where execucao_id = $1 and not simular and not $2) as contados
+cross join lateral jsonb_each(coalesce(contados.efeitos, '{}')) as tipo
 cross join lateral jsonb_each_text(tipo.value) as desfecho
-where c.execucao_id = $1 and c.simular = $2 group by 1, 2
+group by 1, 2
 ";
 
 const ORDERS: &str = "

@@ -10,37 +10,42 @@
 //! its id: it starts over, and readers see the earlier diff until the new one is whole. Whether it may run at all
 //! (a real run has begun, other parameters) is for the caller to check before.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+mod reading;
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::RunError;
 use super::decode::{Reader, Schemas};
 use super::parts;
 use super::selection::{Chosen, LastSide, Outliers, Period};
+use super::{RunError, Signals};
 use crate::applier::Inlet;
-use crate::applier::dry_run::{DryRun, Looked, Position, Published, Settled, Standing};
-use crate::applier::intake::{Control, Delivery, LaneId, ResumeAt, Watermarks};
+use crate::applier::dry_run::{DryRun, Looked, Published, Standing};
+use crate::applier::intake::{Delivery, LaneId, RawRecord, ResumeAt, Watermarks};
 use crate::applier::progress::Counts;
 use crate::config::Config;
 use crate::domain::effect::{Run, RunKind};
 use crate::domain::plan::Policies;
 use crate::health::Health;
-use crate::metrics::{EventResult, Metrics};
+use crate::metrics::Metrics;
 use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
-use crate::stream::starts::{StoredRanges, StoredStarts};
+use crate::stream::starts::StoredStarts;
 use crate::stream::{
     self, Commits, ConsumerHandle, ConsumerSettings, Decoding, Membership, Observer, Outlets, PartitionFacts,
 };
 
+pub use reading::counts_json;
+
+use reading::Reading;
+
 /// Events of one batch. More than live's: nobody waits for an answer, and each batch costs the draft a round trip.
-const BATCH: usize = 2048;
+const BATCH: usize = 1024;
 /// Batches being looked up at once.
 const LOOK_UPS: usize = 3;
 /// Batches between the polling thread and the look-ups.
@@ -92,6 +97,8 @@ pub enum DryRunError {
     NotPlanned(String),
     #[error("the dry run was cancelled")]
     Cancelled,
+    #[error("interrupted; run it again, it starts over")]
+    Interrupted,
     #[error(
         "the draft is gone: the same dry run was begun elsewhere, or the database server restarted; run it again"
     )]
@@ -139,6 +146,7 @@ pub async fn run_on(
     plan: DryRunPlan,
     progress: impl FnMut(Progress<'_>),
 ) -> Result<Counts, DryRunError> {
+    let mut signals = Signals::listen().map_err(RunError::from)?;
     let begun = DryRun::begin(
         &plan.id,
         plan.policies.clone(),
@@ -146,23 +154,42 @@ pub async fn run_on(
         ground.health.clone(),
         Arc::clone(&ground.metrics),
     );
-    let Some(dry_run) = begun.await? else { return Err(DryRunError::NotPlanned(plan.id)) };
-    let outliers = Outliers::default();
-    let reading = Reading::new(&plan, outliers.clone());
+    let Some(mut dry_run) = begun.await? else { return Err(DryRunError::NotPlanned(plan.id)) };
     let tasks = tokio::task::LocalSet::new();
-    tasks
-        .run_until(async {
-            if reading.is_done() {
-                return finish(dry_run, reading, progress).await;
-            }
-            let (consumer, inlet) = read_log(config, ground, &plan, &reading, outliers)?;
-            let comparing = Comparing::new(dry_run, reading, plan.per_second);
-            let compared = comparing.drive(inlet, &consumer, progress).await;
-            let closed = consumer.close(Vec::new(), CLOSE_WITHIN).await;
-            tracing::debug!(?closed, "the range is read");
-            compared
-        })
-        .await
+    let compared = tokio::select! {
+        compared = tasks.run_until(compare(config, ground, &plan, &mut dry_run, progress)) => compared,
+        // Nothing is in flight that would have to be settled: the earlier diff stands.
+        () = signals.next() => Err(DryRunError::Interrupted),
+    };
+    if let Err(error @ (DryRunError::Run(_) | DryRunError::Store(_) | DryRunError::Interrupted)) = &compared {
+        dry_run.fail(&error.to_string()).await;
+    }
+    compared
+}
+
+async fn compare(
+    config: &Config,
+    ground: &Ground,
+    plan: &DryRunPlan,
+    dry_run: &mut DryRun,
+    mut progress: impl FnMut(Progress<'_>),
+) -> Result<Counts, DryRunError> {
+    let outliers = Outliers::default();
+    let mut reading = Reading::new(plan, outliers.clone());
+    if !reading.is_done() {
+        let (consumer, inlet) = read_log(config, ground, plan, &reading, outliers)?;
+        let comparing = Comparing::new(dry_run, &mut reading, plan.per_second);
+        let compared = comparing.drive(inlet, &consumer, &mut progress).await;
+        let closed = consumer.close(Vec::new(), CLOSE_WITHIN).await;
+        tracing::debug!(?closed, "the range is read");
+        compared?;
+    }
+    progress(reading.progress(false));
+    match dry_run.publish(&reading.rows()).await? {
+        Published::Done => Ok(reading.total),
+        Published::Cancelled => Err(DryRunError::Cancelled),
+        Published::Lost => Err(DryRunError::DraftLost),
+    }
 }
 
 /// Starts the polling thread on the parts of the range that are not empty.
@@ -193,7 +220,7 @@ fn read_log(
     let chosen = Chosen::new(plan.orders.clone(), plan.period, last.clone());
     let schemas = parts::registry(config)?.map(Schemas::start);
     let mut reader = Reader::new(plan.policies.clone(), chosen, Arc::clone(&ground.metrics), schemas);
-    let decode = move |_, raw: Box<crate::applier::intake::RawRecord>| -> Decoding {
+    let decode = move |_, raw: Box<RawRecord>| -> Decoding {
         let (partition, offset) = (raw.partition, raw.offset);
         let decoded = reader.read(raw);
         if let Some(side) = last.take() {
@@ -207,112 +234,6 @@ fn read_log(
     Ok((consumer, Inlet { control, deliveries }))
 }
 
-/// How far each partition is, and what was counted below.
-struct Reading {
-    partitions: BTreeMap<i32, Part>,
-    positions: BTreeMap<i32, ResumeAt>,
-    total: Counts,
-    lanes: HashMap<i32, LaneId>,
-    /// Where a partition that has to be claimed anew begins: what is compared is not read again.
-    ranges: Arc<Mutex<StoredRanges>>,
-    outliers: Outliers,
-    policies: Policies,
-}
-
-struct Part {
-    end: ResumeAt,
-    counts: Counts,
-}
-
-impl Reading {
-    fn new(plan: &DryRunPlan, outliers: Outliers) -> Self {
-        let ranges =
-            plan.ranges.iter().map(|range| (range.partition, (range.start, Some(range.end)))).collect();
-        Self {
-            partitions: plan
-                .ranges
-                .iter()
-                .map(|range| (range.partition, Part { end: range.end, counts: Counts::default() }))
-                .collect(),
-            positions: plan.ranges.iter().map(|range| (range.partition, range.start)).collect(),
-            total: Counts::default(),
-            lanes: HashMap::new(),
-            ranges: Arc::new(Mutex::new(ranges)),
-            outliers,
-            policies: plan.policies.clone(),
-        }
-    }
-
-    fn unread(&self) -> Vec<i32> {
-        let unread = |(partition, part): (&i32, &Part)| {
-            self.positions.get(partition).is_some_and(|at| *at < part.end).then_some(*partition)
-        };
-        self.partitions.iter().filter_map(unread).collect()
-    }
-
-    fn is_done(&self) -> bool {
-        self.unread().is_empty()
-    }
-
-    fn is_open(&self, lane: LaneId) -> bool {
-        self.lanes.get(&lane.partition) == Some(&lane)
-    }
-
-    /// Counts a whole batch, so that counts and positions belong together.
-    fn settled(&mut self, records: Vec<Settled>) {
-        for mut record in records {
-            let partition = record.lane.partition;
-            self.outliers.mark(partition, record.offset.0, &mut record.tally);
-            if let Some(part) = self.partitions.get_mut(&partition) {
-                part.counts.add(&record.tally);
-                self.total.add(&record.tally);
-            }
-            self.reached(record.lane, ResumeAt(record.offset.0 + 1));
-        }
-    }
-
-    fn reached(&mut self, lane: LaneId, next: ResumeAt) {
-        if !self.is_open(lane) {
-            return;
-        }
-        let Some(at) = self.positions.get_mut(&lane.partition) else { return };
-        *at = (*at).max(next);
-        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((start, _)) = ranges.get_mut(&lane.partition) {
-            *start = *at;
-        }
-    }
-
-    fn on_control(&mut self, news: Control) {
-        match news {
-            Control::Assigned { lane, .. } => {
-                self.lanes.insert(lane.partition, lane);
-            }
-            Control::Revoked { lanes, done, .. } => {
-                // What is in flight of them is dropped, and read again from where they stand.
-                self.lanes.retain(|_, open| !lanes.contains(open));
-                let position = |lane: LaneId| Some((lane, *self.positions.get(&lane.partition)?));
-                if done.send(lanes.into_iter().filter_map(position).collect()).is_err() {
-                    tracing::debug!("nobody waits for the positions of lost lanes any more");
-                }
-            }
-        }
-    }
-
-    fn rows(&self) -> Vec<Position> {
-        let row = |(partition, part): (&i32, &Part)| {
-            let at = self.positions.get(partition)?.0;
-            let counts = counts_json(&part.counts, &self.policies).to_string();
-            Some(Position { partition: *partition, at, counts })
-        };
-        self.partitions.iter().filter_map(row).collect()
-    }
-
-    fn progress(&self, paused: bool) -> Progress<'_> {
-        Progress { positions: &self.positions, counts: &self.total, paused }
-    }
-}
-
 /// A turn in the order in which it was read.
 enum Turn {
     Batch(JoinHandle<Looked>),
@@ -320,16 +241,16 @@ enum Turn {
 }
 
 /// The loop of a dry run.
-struct Comparing {
-    dry_run: DryRun,
-    reading: Reading,
+struct Comparing<'a> {
+    dry_run: &'a mut DryRun,
+    reading: &'a mut Reading,
     turns: VecDeque<Turn>,
     pace: Pace,
     paused: bool,
 }
 
-impl Comparing {
-    fn new(dry_run: DryRun, reading: Reading, per_second: Option<NonZeroU32>) -> Self {
+impl<'a> Comparing<'a> {
+    fn new(dry_run: &'a mut DryRun, reading: &'a mut Reading, per_second: Option<NonZeroU32>) -> Self {
         let pace = Pace { per_second, free_at: Instant::now() };
         Self { dry_run, reading, turns: VecDeque::new(), pace, paused: false }
     }
@@ -338,8 +259,8 @@ impl Comparing {
         mut self,
         inlet: Inlet,
         consumer: &ConsumerHandle,
-        mut progress: impl FnMut(Progress<'_>),
-    ) -> Result<Counts, DryRunError> {
+        progress: &mut impl FnMut(Progress<'_>),
+    ) -> Result<(), DryRunError> {
         let Inlet { mut control, mut deliveries } = inlet;
         let mut tick = tokio::time::interval(CHECKPOINT_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -368,7 +289,7 @@ impl Comparing {
                 }
             }
         }
-        finish(self.dry_run, self.reading, progress).await
+        Ok(())
     }
 
     fn accepts(&self) -> bool {
@@ -389,7 +310,7 @@ impl Comparing {
     async fn on_turn(&mut self, turn: Taken) -> Result<(), DryRunError> {
         match turn {
             Taken::Batch(looked) => {
-                let reading = &self.reading;
+                let reading = &*self.reading;
                 let settled = self.dry_run.judge(looked, |lane| reading.is_open(lane)).await?;
                 self.reading.settled(settled);
             }
@@ -426,19 +347,6 @@ async fn next_turn(turns: &mut VecDeque<Turn>) -> Result<Taken, DryRunError> {
     Ok(taken)
 }
 
-async fn finish(
-    dry_run: DryRun,
-    reading: Reading,
-    mut progress: impl FnMut(Progress<'_>),
-) -> Result<Counts, DryRunError> {
-    progress(reading.progress(false));
-    match dry_run.publish(&reading.rows()).await? {
-        Published::Done => Ok(reading.total),
-        Published::Cancelled => Err(DryRunError::Cancelled),
-        Published::Lost => Err(DryRunError::DraftLost),
-    }
-}
-
 /// `--rate`: what was taken is paid for before more is taken.
 struct Pace {
     per_second: Option<NonZeroU32>,
@@ -456,30 +364,6 @@ impl Pace {
     fn is_busy(&self) -> bool {
         self.free_at > Instant::now()
     }
-}
-
-/// `contagens`, and the same fields of `replay status`.
-pub fn counts_json(counts: &Counts, policies: &Policies) -> Value {
-    let result = |result: EventResult| counts.results.get(&result).copied().unwrap_or(0);
-    let ignored = [EventResult::Tombstone, EventResult::OtherType, EventResult::NotSelected].map(result);
-    let mut effects: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
-    for ((effect_type, outcome), n) in &counts.effects {
-        let of_type = effects.entry(&policies.get(*effect_type).name).or_default();
-        of_type.insert(outcome.as_str(), *n);
-    }
-    let states: BTreeMap<&str, u64> = counts.states.iter().map(|(state, n)| (state.as_str(), *n)).collect();
-    json!({
-        "eventos": {
-            "lidos": counts.read,
-            "aplicados": result(EventResult::Applied),
-            "cartasMortas": result(EventResult::DeadLettered),
-            "ignorados": ignored.iter().sum::<u64>(),
-            "antesDoPeriodo": counts.before_period,
-            "depoisDoPeriodo": counts.after_period,
-        },
-        "estado": states,
-        "efeitos": effects,
-    })
 }
 
 /// Tells health what happens on the log side. Nothing is committed, and no place is chosen here.
