@@ -37,8 +37,10 @@ const UNSETTLED_MIN: usize = 4096;
 const LOOK_UPS: usize = 3;
 /// Housekeeping: positions published, leaving lanes checked, the wave session kept alive.
 const TICK: Duration = Duration::from_millis(100);
-/// Checkpoints of a run that reports totals.
+/// Checkpoints of a run that reports totals, while nothing else is written.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
+/// The same behind rows that were written: whoever takes over should not look all of them up again.
+const CHECKPOINT_BEHIND_ROWS: Duration = Duration::from_millis(200);
 
 pub(super) struct Coordinator {
     pub(super) road: Road,
@@ -68,6 +70,8 @@ pub(super) struct Coordinator {
     /// Set once the end has begun: nothing new, and when to give up.
     draining: Option<Instant>,
     last_checkpoint: Instant,
+    /// Commissions or ledger rows were written since the last checkpoint.
+    pub(super) rows_written: bool,
     unsettled_max: usize,
 }
 
@@ -114,6 +118,7 @@ impl Coordinator {
             letter_task,
             draining: None,
             last_checkpoint: Instant::now(),
+            rows_written: false,
             road,
         }
     }
@@ -361,8 +366,10 @@ impl Coordinator {
         self.check_leaving();
         self.lanes.publish();
         self.keep_session();
-        if self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY {
+        let due = if self.rows_written { CHECKPOINT_BEHIND_ROWS } else { CHECKPOINT_EVERY };
+        if self.last_checkpoint.elapsed() >= due {
             self.last_checkpoint = Instant::now();
+            self.rows_written = false;
             self.checkpoint();
         }
     }

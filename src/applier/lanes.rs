@@ -91,15 +91,12 @@ impl Lanes {
         }
     }
 
-    /// What was counted since the last time, with the positions that cover it.
+    /// What was counted since the last time, with the positions that cover it; lanes that stand still have none.
     pub fn checkpoints(&mut self) -> Vec<Checkpoint> {
-        self.lanes
-            .iter_mut()
-            .map(|(lane, state)| Checkpoint {
-                lane: *lane,
-                at: state.resume_at(),
-                counts: state.take_counts(),
-            })
-            .collect()
+        let moved = |(id, lane): (&LaneId, &mut Lane)| {
+            let (at, counts) = lane.take_moved()?;
+            Some(Checkpoint { lane: *id, at, counts })
+        };
+        self.lanes.iter_mut().filter_map(moved).collect()
     }
 }

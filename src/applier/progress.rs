@@ -66,8 +66,10 @@ pub struct Lane {
     open: VecDeque<Entry>,
     /// Where reading goes on when nothing is open.
     next: ResumeAt,
-    /// Counted below `resume_at` since [`Lane::take_counts`]; none where nobody asks.
+    /// Counted below `resume_at` since [`Lane::take_moved`]; none where nobody asks.
     counts: Option<Counts>,
+    /// What [`Lane::take_moved`] said last.
+    told: ResumeAt,
     /// No new work is begun.
     pub revoked: bool,
     pub end: Option<ResumeAt>,
@@ -76,7 +78,7 @@ pub struct Lane {
 impl Lane {
     pub fn new(start: ResumeAt, end: Option<ResumeAt>, counted: bool) -> Self {
         let counts = counted.then(Counts::default);
-        Self { open: VecDeque::new(), next: start, counts, revoked: false, end }
+        Self { open: VecDeque::new(), next: start, counts, told: start, revoked: false, end }
     }
 
     /// A record was taken in. Records come in the order of their offsets; one that was seen before is refused.
@@ -123,9 +125,15 @@ impl Lane {
         self.end.is_some_and(|end| self.resume_at() >= end)
     }
 
-    /// What was counted since the last time.
-    pub fn take_counts(&mut self) -> Counts {
-        self.counts.as_mut().map(std::mem::take).unwrap_or_default()
+    /// Where it is, and what was counted since the last time; `None` if it has not moved. Nothing is counted
+    /// without a move.
+    pub fn take_moved(&mut self) -> Option<(ResumeAt, Counts)> {
+        let at = self.resume_at();
+        if at == self.told {
+            return None;
+        }
+        self.told = at;
+        Some((at, self.counts.as_mut().map(std::mem::take).unwrap_or_default()))
     }
 }
 
@@ -150,7 +158,22 @@ mod tests {
         assert_eq!(lane.resume_at(), ResumeAt(10));
         lane.settled(RecordOffset(10), Tally::default());
         assert_eq!(lane.resume_at(), ResumeAt(16));
-        assert_eq!(lane.take_counts().read, 6);
+        let (at, counts) = lane.take_moved().expect("it has moved");
+        assert_eq!((at, counts.read), (ResumeAt(16), 6));
+    }
+
+    #[test]
+    fn a_lane_that_stands_still_has_no_checkpoint_and_nothing_is_told_twice() {
+        let mut lane = lane();
+        assert_eq!(lane.take_moved(), None, "its start is stored already");
+        assert!(lane.received(RecordOffset(10)) && lane.received(RecordOffset(11)));
+        lane.settled(RecordOffset(11), Tally::default());
+        assert_eq!(lane.take_moved(), None, "the first record is still open");
+        lane.settled(RecordOffset(10), Tally::default());
+        assert_eq!(lane.take_moved().map(|(at, counts)| (at, counts.read)), Some((ResumeAt(12), 2)));
+        assert_eq!(lane.take_moved(), None);
+        lane.position(ResumeAt(20));
+        assert_eq!(lane.take_moved().map(|(at, counts)| (at, counts.read)), Some((ResumeAt(20), 0)));
     }
 
     #[test]

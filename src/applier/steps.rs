@@ -67,6 +67,7 @@ impl Coordinator {
             StateResult::Refused(words) => Some(Poison::new(Reason::RefusedByDatabase, words)),
             StateResult::Judged(verdict) => {
                 if let Some(outcome) = verdict.outcome() {
+                    self.rows_written |= outcome == StateOutcome::Written;
                     self.road.metrics.state(outcome, self.road.run.kind, 1);
                 }
                 conflict(*verdict, &record.plan)

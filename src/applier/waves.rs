@@ -318,6 +318,7 @@ impl Coordinator {
             Ok(done) => {
                 self.session.failures = 0;
                 self.session.not_before = None;
+                self.rows_written = true;
                 self.road.metrics.transaction_seconds(report.took);
                 self.road.health.database(Ok::<(), StoreError>(()));
                 crate::crash::point("after_wave");

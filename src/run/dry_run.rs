@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::RunError;
 use super::decode::{Reader, Schemas};
 use super::parts;
 use super::selection::{Chosen, LastSide, Outliers, Period};
+use super::{RunError, Signals};
 use crate::applier::Inlet;
 use crate::applier::dry_run::{DryRun, Looked, Position, Published, Settled, Standing};
 use crate::applier::intake::{Control, Delivery, LaneId, ResumeAt, Watermarks};
@@ -92,6 +92,8 @@ pub enum DryRunError {
     NotPlanned(String),
     #[error("the dry run was cancelled")]
     Cancelled,
+    #[error("interrupted; run the same dry run again and it starts over")]
+    Interrupted,
     #[error(
         "the draft is gone: the same dry run was begun elsewhere, or the database server restarted; run it again"
     )]
@@ -122,14 +124,19 @@ impl Ground {
     }
 }
 
-/// Compares the whole range and replaces the diff.
+/// Compares the whole range and replaces the diff, unless this process is told to stop.
 pub async fn run(
     config: &Config,
     plan: DryRunPlan,
     progress: impl FnMut(Progress<'_>),
 ) -> Result<Counts, DryRunError> {
     let ground = Ground::build(config, &plan)?;
-    run_on(config, &ground, plan, progress).await
+    let mut signals = Signals::listen().map_err(RunError::from)?;
+    tokio::select! {
+        compared = run_on(config, &ground, plan, progress) => compared,
+        // Nothing needs to come to rest: a draft that is not published is nobody's.
+        () = signals.next() => Err(DryRunError::Interrupted),
+    }
 }
 
 /// The same on a given ground, for a process that serves its metrics.
