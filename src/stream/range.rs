@@ -119,13 +119,13 @@ fn consumer(kafka: &Kafka, isolation: &str) -> Result<BaseConsumer, KafkaError> 
 }
 
 /// By partition, the offset of an edge, or of the first record at or after a time in ms. Partitions that have none
-/// are absent.
+/// are absent; one that could not be asked (its leader is away) is an error: 'nothing to do' must be an answer.
 fn look_up(
     consumer: &BaseConsumer,
     topic: &str,
     ids: &[i32],
     offset: Offset,
-) -> Result<HashMap<i32, i64>, KafkaError> {
+) -> Result<HashMap<i32, i64>, RangeError> {
     let mut wanted = TopicPartitionList::with_capacity(ids.len());
     for id in ids {
         wanted.add_partition_offset(topic, *id, offset)?;
@@ -133,7 +133,8 @@ fn look_up(
     let answer = consumer.offsets_for_times(wanted, LIMIT)?;
     let mut found = HashMap::new();
     for element in answer.elements() {
-        if let (Offset::Offset(at), Ok(())) = (element.offset(), element.error()) {
+        element.error().map_err(|_| RangeError::NoAnswer(element.partition()))?;
+        if let Offset::Offset(at) = element.offset() {
             found.insert(element.partition(), at);
         }
     }

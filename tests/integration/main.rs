@@ -9,5 +9,6 @@ mod kit;
 mod live;
 mod replay;
 mod review;
+mod rewind;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
 mod support;
