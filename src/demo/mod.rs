@@ -1,11 +1,11 @@
 //! The demo: a morning of orders on real servers, told as it happens.
 //!
-//! It makes its own topics, group and database (and makes them anew the next time), runs this very binary as the
-//! service, and checks its own story: an expectation that does not hold ends it with an error. Nothing is faked;
+//! It makes its own topics, group and database (the next demo clears them away), runs this very binary as the service, and checks its own story: an expectation that does not hold ends it with an error. Nothing is faked;
 //! the one thing that is staged, rows as an older, wrong program would have left them, is said so.
 
 mod incident;
 mod morning;
+mod place;
 mod provider;
 mod service;
 mod tell;
@@ -17,19 +17,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sqlx::PgPool;
 
 use crate::pg::connect::Database;
-use crate::pg::demo::{Counting, counts, fresh_database};
+use crate::pg::demo::{Counting, counts, uncertain};
 use crate::pg::schema;
-use crate::stream::produce::{create_topics, delete_topics, produce};
+use crate::stream::produce::produce;
 use morning::{Morning, morning};
+use place::{PARTITIONS, Place};
 use provider::Provider;
-use service::Service;
+use service::{Numbers, Service};
 use tell::Teller;
 
-pub(super) const TOPIC: &str = "pedido.pago.demo";
-pub(super) const DLQ: &str = "pedido.pago.demo.dlq";
-const DATABASE: &str = "reprise_demo";
-const PARTITIONS: i32 = 6;
-/// Longest time the morning may take to be worked off.
+/// Longest time the morning may take to be worked off: as much as a slow machine needs for the largest one.
 const CATCH_UP_MAX: Duration = Duration::from_mins(3);
 
 /// Why the demo ended early.
@@ -41,6 +38,8 @@ pub enum DemoError {
     Postgres(#[from] crate::pg::error::StoreError),
     #[error(transparent)]
     Schema(#[from] crate::pg::schema::SchemaError),
+    #[error("postgres.url: {0}; write it as postgres://user@host:port/database")]
+    Url(String),
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("the service ended by itself; its log is {0}")]
@@ -70,6 +69,7 @@ pub(super) struct Scene {
     pub provider: Provider,
     pub service: Service,
     pub pool: PgPool,
+    pub place: Place,
 }
 
 /// Plays the whole story.
@@ -78,30 +78,30 @@ pub async fn play(stage: Stage) -> Result<(), DemoError> {
     teller.title("Reprise: events whose handling touches the outside world, and doing it again");
     let scene = set_up(&stage, &teller).await?;
     teller.chapter("1. A morning of orders");
-    work_off(&scene, &teller).await?;
-    what_happened(&scene, &teller).await?;
+    let numbers = work_off(&scene, &teller).await?;
+    what_happened(&scene, numbers, &teller).await?;
     incident::play(&scene, &teller).await?;
-    look_around(&scene, &teller);
-    Ok(())
+    look_around(&scene, &teller).await
 }
 
 async fn set_up(stage: &Stage, teller: &Teller) -> Result<Scene, DemoError> {
-    let kafka = |cause: String| DemoError::Kafka { brokers: stage.brokers.clone(), cause };
-    let brokers = stage.brokers.as_str();
-    delete_topics(brokers, &[TOPIC, DLQ]).await.map_err(|e| kafka(e.to_string()))?;
-    make_topics(brokers).await.map_err(kafka)?;
-    let url = fresh_database(&stage.postgres, DATABASE).await?;
-    let database = Database::new(&url, 3)?;
+    let place = Place::make(stage).await?;
+    if place.cleared > 0 {
+        teller.say(&format!("Cleared away what earlier demos left: {}.", plural(place.cleared, "demo")));
+    }
+    let database = Database::new(&place.database_url, 3)?;
     schema::migrate(&database).await?;
     let provider = Provider::start().await?;
     std::fs::create_dir_all(&stage.dir)?;
-    let group = format!("comissao-demo-{}", std::process::id());
-    let service = Service::new(&stage.dir, brokers, &url, &group, &provider.url)?;
+    let service = Service::new(&stage.dir, &stage.brokers, &place, &provider.url)?;
     let morning = morning(stage.events);
-    produce(brokers, TOPIC, &morning.records).await.map_err(|e| kafka(e.to_string()))?;
+    produce(&stage.brokers, &place.names.topic, &morning.records)
+        .await
+        .map_err(|e| DemoError::Kafka { brokers: stage.brokers.clone(), cause: e.to_string() })?;
     teller.say(&format!(
-        "Written to {TOPIC} ({PARTITIONS} partitions): {} events of {} orders, {} of them delivered twice, \
-         {} records of other kinds, {} that are broken.",
+        "Written to {} ({PARTITIONS} partitions): {} events of {} orders, some in several versions, {} of them \
+         delivered twice, {} records of other kinds, {} that are broken.",
+        place.names.topic,
         morning.events,
         morning.commissions.len(),
         morning.repeated,
@@ -109,28 +109,14 @@ async fn set_up(stage: &Stage, teller: &Teller) -> Result<Scene, DemoError> {
         morning.poison,
     ));
     teller.say(
-        "A provider on this machine counts every notice it is sent. It refuses some sellers, and a few \
-                times it takes the request and never answers.",
+        "A provider on this machine counts every notice it is sent. It refuses some sellers, and a few times it \
+         takes the request and breaks off without an answer.",
     );
-    Ok(Scene { morning, provider, service, pool: database.pool().clone() })
-}
-
-/// A deleted topic may take a moment to be gone; the broker then takes the new one.
-async fn make_topics(brokers: &str) -> Result<(), String> {
-    let mut left = 20;
-    loop {
-        match create_topics(brokers, &[(TOPIC, PARTITIONS), (DLQ, 1)]).await {
-            Ok(()) => break,
-            Err(error) if left == 0 => return Err(error.to_string()),
-            Err(_) => left -= 1,
-        }
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
-    Ok(())
+    Ok(Scene { morning, provider, service, pool: database.pool().clone(), place })
 }
 
 /// Runs the service until every record is settled and committed.
-async fn work_off(scene: &Scene, teller: &Teller) -> Result<(), DemoError> {
+async fn work_off(scene: &Scene, teller: &Teller) -> Result<Numbers, DemoError> {
     let total = scene.morning.records.len() as u64;
     let bar = ProgressBar::new(total);
     bar.set_style(
@@ -155,53 +141,89 @@ async fn work_off(scene: &Scene, teller: &Teller) -> Result<(), DemoError> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     bar.finish_and_clear();
-    let numbers = scene.service.outcomes().await;
+    let numbers = scene.service.numbers().await;
     live.stop().await?;
     teller.say(&format!(
         "`reprise live` worked it off in {:.1} s and was stopped in an orderly way.",
         begun.elapsed().as_secs_f64()
     ));
-    teller.table("effects by outcome (notificar-vendedor)", &numbers);
-    Ok(())
+    numbers.ok_or_else(|| DemoError::Expectation("the service did not show its metrics".to_owned()))
 }
 
-async fn what_happened(scene: &Scene, teller: &Teller) -> Result<(), DemoError> {
-    let effects = counts(&scene.pool, Counting::Effects).await?;
+async fn what_happened(scene: &Scene, numbers: Numbers, teller: &Teller) -> Result<(), DemoError> {
     let letters = counts(&scene.pool, Counting::DeadLetters).await?;
-    teller.table("the ledger", &effects);
-    teller.table("dead letters by reason", &letters);
-    let (calls, repeated) = (scene.provider.counter.total(), scene.provider.counter.repeated());
-    teller.table(
-        "the provider's own count",
-        &[
-            ("calls".to_owned(), i64::from(calls)),
-            ("repeated".to_owned(), i64::try_from(repeated).unwrap_or(i64::MAX)),
-        ],
-    );
-    expect(repeated == 0, || format!("{repeated} notices were sent twice"))?;
+    let effects = counts(&scene.pool, Counting::Effects).await?;
+    let (calls, repeated) = (scene.provider.counter.all(), scene.provider.counter.repeated());
+    let open = of(&effects, "incerto");
+    teller.summary(&[
+        ("events by result", numbers.events.clone()),
+        ("effects by outcome", numbers.effects.clone()),
+        (
+            "calls at the provider",
+            vec![
+                ("accepted".to_owned(), calls.accepted.into()),
+                ("refused".to_owned(), calls.refused.into()),
+                ("broken off".to_owned(), calls.unanswered.into()),
+                ("repeated".to_owned(), count(repeated)),
+            ],
+        ),
+        ("dead letters by reason", letters.clone()),
+        ("left to do", vec![("lag".to_owned(), count(numbers.lag)), ("uncertain effects".to_owned(), open)]),
+    ]);
+    let settled: i64 = numbers.events.iter().map(|(_, count)| count).sum();
+    equal("records with a result", settled, count(scene.morning.records.len()))?;
+    equal("lag", count(numbers.lag), 0)?;
+    equal("notices sent twice", count(repeated), 0)?;
+    equal("effects known done", of(&effects, "concluido"), calls.accepted.into())?;
+    equal("uncertain effects", open, calls.unanswered.into())?;
+    let refused = of(&letters, "efeito-recusado");
+    let broken: i64 = letters.iter().map(|(_, count)| count).sum::<i64>() - refused;
+    equal("dead letters of broken records", broken, count(scene.morning.poison))?;
     incident::state_is_right(scene).await?;
     teller.say(
-        "Every commission equals what this program added up from its own list. What the provider never \
-                answered is `incerto`: a person decides it, the program never asks twice.",
+        "Every commission equals what this program added up from its own list. A notice that was broken off is \
+         `incerto`: a person decides it, the program does not ask twice.",
     );
     Ok(())
 }
 
-fn look_around(scene: &Scene, teller: &Teller) {
+async fn look_around(scene: &Scene, teller: &Teller) -> Result<(), DemoError> {
     let config = scene.service.config_path();
+    let program = std::env::args().next().unwrap_or_else(|| "reprise".to_owned());
+    let replay = &scene.place.names.replay;
     teller.chapter("Where to look next");
-    for line in [
-        "effects list",
-        "effects show CHAVE",
-        "dlq list",
-        "dlq redrive --all --dry-run",
-        "replay list",
-        "doctor",
-        "live",
-    ] {
-        teller.command(&format!("reprise --config {config} {line}"));
+    let mut lines = vec!["effects list".to_owned()];
+    lines.extend(uncertain(&scene.pool).await?.map(|key| format!("effects show {key}")));
+    lines.extend(["dlq list".to_owned(), "dlq redrive --all --dry-run".to_owned()]);
+    lines.extend([format!("replay status --id {replay}"), format!("replay diff --id {replay}")]);
+    lines.push("live".to_owned());
+    for line in lines {
+        teller.command(&format!("{program} --config {config} {line}"));
     }
-    teller.say("While `live` runs: http://127.0.0.1:9464/status and /metrics.");
+    teller.say(
+        "While `live` runs: http://127.0.0.1:9464/status and /metrics. The provider ended with this demo; what the \
+         demo made on the servers stays until the next one.",
+    );
+    Ok(())
+}
+
+/// The count of one word.
+fn of(rows: &[(String, i64)], word: &str) -> i64 {
+    rows.iter().find(|(name, _)| name == word).map_or(0, |(_, count)| *count)
+}
+
+/// A count, as tables and comparisons take it.
+fn count(n: impl TryInto<i64>) -> i64 {
+    n.try_into().unwrap_or(i64::MAX)
+}
+
+fn plural(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// One line of the demo's own proof.
+fn equal(what: &str, is: i64, should: i64) -> Result<(), DemoError> {
+    expect(is == should, || format!("{what}: {is}, not {should}"))
 }
 
 pub(super) fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), DemoError> {

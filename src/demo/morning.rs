@@ -52,6 +52,7 @@ pub fn morning(events: usize) -> Morning {
         *version += 1;
         // Multiples of 20 cents: 5 % of them are whole cents, added up here without rounding.
         let cents = rng.random_range(100..40_000) * 20;
+        let (order_of_it, version_of_it) = (order.clone(), *version);
         let record = event(&order, *version, cents, at);
         morning.events += 1;
         morning.commissions.insert(order, cents * PERCENT / 100);
@@ -66,7 +67,7 @@ pub fn morning(events: usize) -> Morning {
         }
         if rng.random_bool(0.004) {
             morning.poison += 1;
-            morning.records.push(poison(morning.poison, at));
+            morning.records.push(poison(morning.poison, at, &order_of_it, version_of_it));
         }
     }
     morning
@@ -93,8 +94,8 @@ fn another(n: usize, at: i64) -> NewRecord {
     NewRecord { key: Some(key), value, timestamp_ms: at }
 }
 
-/// Five ways to be wrong, in turn.
-fn poison(n: usize, at: i64) -> NewRecord {
+/// Six ways to be wrong, in turn; the last contradicts the event that was written just before.
+fn poison(n: usize, at: i64, order: &str, version: i64) -> NewRecord {
     let id = format!("torto-{n}");
     let whole = |valor: serde_json::Value, percent: serde_json::Value| {
         json!({"id": id, "tipo": "pedido.pago", "pedidoId": format!("ped-{id}"), "versao": 1,
@@ -102,7 +103,14 @@ fn poison(n: usize, at: i64) -> NewRecord {
         .to_string()
         .into_bytes()
     };
-    let value = match n % 5 {
+    if n % 6 == 5 {
+        let mut other = event(order, version, 20, at);
+        other.value = other
+            .value
+            .map(|value| String::from_utf8_lossy(&value).replacen("\"evt-", "\"outro-", 1).into_bytes());
+        return other;
+    }
+    let value = match n % 6 {
         0 => b"{\"id\": \"cortado".to_vec(),
         1 => whole(json!("dez reais"), json!(5)),
         2 => whole(json!(1000), json!(250)),

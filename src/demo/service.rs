@@ -1,12 +1,17 @@
 //! This very binary as the service: started, asked, stopped by its own process id.
 
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
-use super::{DLQ, DemoError, TOPIC};
+use super::DemoError;
+use super::place::Place;
+use crate::domain::effect::Outcome;
+use crate::metrics::EventResult;
 
 /// Stopping includes finishing calls, committing and leaving the group.
 const STOP_MAX: Duration = Duration::from_secs(30);
@@ -18,43 +23,22 @@ pub struct Service {
     port: u16,
 }
 
+/// What `live` counted, as its metrics say.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    pub events: Vec<(String, i64)>,
+    pub effects: Vec<(String, i64)>,
+    pub lag: u64,
+}
+
 impl Service {
-    pub fn new(
-        dir: &Path,
-        brokers: &str,
-        postgres: &str,
-        group: &str,
-        provider: &str,
-    ) -> std::io::Result<Self> {
+    /// Writes the configuration into `dir`. It may hold a password: it is for its owner alone.
+    pub fn new(dir: &Path, brokers: &str, place: &Place, provider: &str) -> std::io::Result<Self> {
         let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let config = dir.join("reprise.toml");
-        // The port in the file is the usual one, for whoever runs `live` with it afterwards.
-        let text = format!(
-            r#"# Written by `reprise demo`: its own topics, group and database.
-[kafka]
-brokers = "{brokers}"
-topico = "{TOPIC}"
-grupo = "{group}"
-topico_dlq = "{DLQ}"
-
-[kafka.propriedades]
-"session.timeout.ms" = "6000"
-
-[postgres]
-url = "{postgres}"
-
-[http]
-endereco = "127.0.0.1:9464"
-
-[efeitos.notificar-vendedor]
-url = "{provider}"
-ao_falhar = "manter"
-prazo = "2s"
-reserva = "5s"
-concorrencia = 64
-"#
-        );
-        std::fs::write(&config, text)?;
+        let text = configuration(brokers, place, provider);
+        let mut file = std::fs::OpenOptions::new();
+        file.write(true).create(true).truncate(true).mode(0o600).open(&config)?.write_all(text.as_bytes())?;
         Ok(Self { config, log: dir.join("service.log"), port })
     }
 
@@ -106,24 +90,26 @@ concorrencia = 64
         Some(sum(&metrics, "reprise_particao_confirmado{"))
     }
 
-    /// Effects by outcome, as the service counted them.
-    pub async fn outcomes(&self) -> Vec<(String, i64)> {
-        let metrics = self.metrics().await.unwrap_or_default();
-        let mut rows = Vec::new();
-        for outcome in crate::domain::effect::Outcome::ALL {
-            let label = format!("desfecho=\"{}\"", outcome.as_str());
-            let lines = metrics.lines().filter(|line| {
-                line.starts_with("reprise_efeitos_total{")
-                    && line.contains(&label)
-                    && line.contains("ao-vivo")
+    /// What the service counted; `None` if it does not say.
+    pub async fn numbers(&self) -> Option<Numbers> {
+        let metrics = self.metrics().await?;
+        let by = |family: &str, label: &str, words: &[&str]| -> Vec<(String, i64)> {
+            let counts = words.iter().map(|word| {
+                let wanted = format!("{label}=\"{word}\"");
+                let mine = |line: &&str| {
+                    line.starts_with(family)
+                        && line.contains("execucao=\"ao-vivo\"")
+                        && line.contains(&wanted)
+                };
+                ((*word).to_owned(), whole(metrics.lines().filter(mine)).cast_signed())
             });
-            let count: f64 = lines.filter_map(value).sum();
-            if count > 0.0 {
-                #[expect(clippy::cast_possible_truncation, reason = "counts of a demo")]
-                rows.push((outcome.as_str().to_owned(), count as i64));
-            }
-        }
-        rows
+            counts.filter(|(_, count)| *count > 0).collect()
+        };
+        Some(Numbers {
+            events: by("reprise_eventos_total{", "resultado", &EventResult::ALL.map(EventResult::as_str)),
+            effects: by("reprise_efeitos_total{", "desfecho", &Outcome::ALL.map(Outcome::as_str)),
+            lag: sum(&metrics, "reprise_particao_lag{"),
+        })
     }
 
     async fn metrics(&self) -> Option<String> {
@@ -133,15 +119,51 @@ concorrencia = 64
     }
 }
 
-fn value(line: &str) -> Option<f64> {
-    line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok())
+fn sum(metrics: &str, prefix: &str) -> u64 {
+    whole(metrics.lines().filter(|line| line.starts_with(prefix)))
 }
 
-fn sum(metrics: &str, prefix: &str) -> u64 {
-    let total: f64 = metrics.lines().filter(|line| line.starts_with(prefix)).filter_map(value).sum();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "offsets of a demo")]
-    let total = total.max(0.0) as u64;
+/// The values of the lines, added up.
+fn whole<'a>(lines: impl Iterator<Item = &'a str>) -> u64 {
+    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts of a demo")]
+    let total = values.sum::<f64>().max(0.0) as u64;
     total
+}
+
+/// `reprise.toml` of the demo. Values are written by the writer of the format: a password may hold a quotation mark.
+fn configuration(brokers: &str, place: &Place, provider: &str) -> String {
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let (brokers, provider) = (quoted(brokers), quoted(provider));
+    let (topic, dlq, group) =
+        (quoted(&place.names.topic), quoted(&place.names.dlq), quoted(&place.names.group));
+    let postgres = quoted(&place.database_url);
+    // The address is the usual one, for whoever runs `live` with this file afterwards.
+    format!(
+        r#"# Written by `reprise demo`: its own topics, group and database.
+[kafka]
+brokers = {brokers}
+topico = {topic}
+grupo = {group}
+topico_dlq = {dlq}
+
+[kafka.propriedades]
+"session.timeout.ms" = "6000"
+
+[postgres]
+url = {postgres}
+
+[http]
+endereco = "127.0.0.1:9464"
+
+[efeitos.notificar-vendedor]
+url = {provider}
+ao_falhar = "manter"
+prazo = "2s"
+reserva = "5s"
+concorrencia = 64
+"#
+    )
 }
 
 /// A running `live`. Dropped, it is killed: the demo leaves nothing behind.

@@ -49,6 +49,22 @@ impl Teller {
         }
     }
 
+    /// Several small tables in one: a group of rows, and another.
+    pub fn summary(&self, groups: &[(&str, Vec<(String, i64)>)]) {
+        let mut builder = Builder::default();
+        for (group, rows) in groups {
+            for (n, (what, count)) in rows.iter().enumerate() {
+                let group = if n == 0 { *group } else { "" };
+                builder.push_record([group.to_owned(), what.clone(), count.to_string()]);
+            }
+        }
+        let mut table = builder.build();
+        table.with(Style::rounded().remove_horizontals()).modify(Columns::last(), Alignment::right());
+        for line in table.to_string().lines() {
+            self.line(&format!("  {line}"));
+        }
+    }
+
     fn paint(&self, code: &str, text: &str) -> String {
         if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }

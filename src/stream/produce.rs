@@ -1,4 +1,4 @@
-//! Topics and records for the demo: made, written and acknowledged.
+//! Topics and records for the demo: made, written and acknowledged, and cleared away by name.
 
 use std::time::Duration;
 
@@ -6,12 +6,16 @@ use futures::future::try_join_all;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::types::RDKafkaErrorCode;
 
 /// How long the broker may take to acknowledge.
 const LIMIT: Duration = Duration::from_secs(30);
+/// How long the first question may take: brokers that are not there are told soon.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
 /// Records in the air at once.
 const TOGETHER: usize = 1000;
 
@@ -23,7 +27,15 @@ pub struct NewRecord {
     pub timestamp_ms: i64,
 }
 
-/// Makes topics that keep their records for ever: a demo's records lie in the past.
+/// Names of all topics. Blocks; call it where blocking is allowed.
+pub fn topic_names(brokers: &str) -> Result<Vec<String>, KafkaError> {
+    let consumer: BaseConsumer = client(brokers).create()?;
+    let metadata = consumer.fetch_metadata(None, FIRST_ANSWER)?;
+    Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())
+}
+
+/// Makes topics that keep their records for ever: a demo's records lie in the past. One that exists already is an
+/// error, for it is somebody else's.
 pub async fn create_topics(brokers: &str, topics: &[(&str, i32)]) -> Result<(), KafkaError> {
     let admin: AdminClient<DefaultClientContext> = client(brokers).create()?;
     let wanted: Vec<NewTopic<'_>> = topics
@@ -32,12 +44,8 @@ pub async fn create_topics(brokers: &str, topics: &[(&str, i32)]) -> Result<(), 
             NewTopic::new(name, *partitions, TopicReplication::Fixed(1)).set("retention.ms", "-1")
         })
         .collect();
-    let options = AdminOptions::new().operation_timeout(Some(LIMIT));
-    for made in admin.create_topics(&wanted, &options).await? {
-        match made {
-            Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-            Err((_, code)) => return Err(KafkaError::AdminOp(code)),
-        }
+    for made in admin.create_topics(&wanted, &options()).await? {
+        made.map_err(|(_, code)| KafkaError::AdminOp(code))?;
     }
     Ok(())
 }
@@ -45,10 +53,22 @@ pub async fn create_topics(brokers: &str, topics: &[(&str, i32)]) -> Result<(), 
 /// Removes topics; one that is not there is no error.
 pub async fn delete_topics(brokers: &str, topics: &[&str]) -> Result<(), KafkaError> {
     let admin: AdminClient<DefaultClientContext> = client(brokers).create()?;
-    let options = AdminOptions::new().operation_timeout(Some(LIMIT));
-    for gone in admin.delete_topics(topics, &options).await? {
+    for gone in admin.delete_topics(topics, &options()).await? {
         match gone {
             Ok(_) | Err((_, RDKafkaErrorCode::UnknownTopicOrPartition)) => {}
+            Err((_, code)) => return Err(KafkaError::AdminOp(code)),
+        }
+    }
+    Ok(())
+}
+
+/// Removes consumer groups. One that is not there is no error; one whose killed member the broker still believes in
+/// stays, and holds nothing but offsets of topics that are gone.
+pub async fn delete_groups(brokers: &str, groups: &[&str]) -> Result<(), KafkaError> {
+    let admin: AdminClient<DefaultClientContext> = client(brokers).create()?;
+    for gone in admin.delete_groups(groups, &options()).await? {
+        match gone {
+            Ok(_) | Err((_, RDKafkaErrorCode::GroupIdNotFound | RDKafkaErrorCode::NonEmptyGroup)) => {}
             Err((_, code)) => return Err(KafkaError::AdminOp(code)),
         }
     }
@@ -74,8 +94,14 @@ pub async fn produce(brokers: &str, topic: &str, records: &[NewRecord]) -> Resul
     Ok(())
 }
 
+fn options() -> AdminOptions {
+    AdminOptions::new().operation_timeout(Some(LIMIT))
+}
+
 fn client(brokers: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
+    // What cannot be reached is told by the answers, once.
+    config.set_log_level(RDKafkaLogLevel::Critical);
     config.set("bootstrap.servers", brokers).set("client.id", "reprise-demo");
     config
 }

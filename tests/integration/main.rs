@@ -5,6 +5,7 @@
 
 mod chaos;
 mod dry_run;
+mod demo;
 mod kit;
 mod live;
 mod replay;

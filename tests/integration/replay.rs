@@ -186,16 +186,3 @@ async fn two_processes_share_a_replay_and_a_cancelled_one_leaves_nothing_reserve
     assert_eq!(run.ended(LATER).await.code, Some(4));
     assert_eq!(world.states().await.get("reservado"), None);
 }
-
-#[tokio::test]
-async fn the_demo_tells_its_story_and_proves_it() {
-    let world = World::bare(Setup::default()).await;
-    let mut command = world.command(&["demo", "--events", "600", "--dir", "demo"]);
-    command.env("REPRISE_KAFKA__BROKERS", crate::support::kafka_servers());
-    command.env("REPRISE_POSTGRES__URL", format!("{}/postgres", crate::support::postgres_server()));
-    let ended = world.spawn(command).ended(Duration::from_mins(2)).await;
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    for line in ["2. An incident", "4. The dry run", "nobody was notified"] {
-        assert!(ended.stdout.contains(line), "{line}\n{}", ended.stdout);
-    }
-}
