@@ -85,10 +85,12 @@ async fn b50_a_dead_letter_the_broker_never_had_holds_its_offset_across_a_stop()
     .await;
     link.cut();
     gate.open();
-    until("it waits for the broker", SOON, async || {
-        world.done().await == 2 && world.provider.calls_of("ped-1")[0].answered == Some(422)
+    until("a write of the letter has failed", SOON, async || {
+        world.metric("reprise_dlq_tentativas_falhas_total", &[]).await >= Some(1.0)
     })
     .await;
+    let indexed: i64 = world.one("select count(*) from carta_morta").await;
+    assert_eq!(indexed, 0, "no row before the broker has it: a row would pass for a copy");
     live.terminate();
     let stopped = live.ended(Duration::from_secs(9)).await;
     assert_eq!(stopped.signal, None, "it ended by itself, code {:?}", stopped.code);
