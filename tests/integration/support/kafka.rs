@@ -153,6 +153,16 @@ impl Kafka {
         .await
     }
 
+    /// How many members a group has.
+    pub async fn members(&self, group: &str) -> usize {
+        let group = group.to_owned();
+        self.blocking(move |consumer: BaseConsumer| {
+            let found = consumer.fetch_group_list(Some(&group), LIMIT)?;
+            Ok(found.groups().iter().map(|g| g.members().len()).sum())
+        })
+        .await
+    }
+
     /// Everything that stands in a topic, partition by partition.
     pub async fn read(&self, topic: &str) -> Vec<OwnedMessage> {
         let ends = self.ends(topic).await;
