@@ -3,9 +3,13 @@
 //! The servers are those of `make up`, unless `REPRISE_TEST_KAFKA` and `REPRISE_TEST_PG` name others. Every test
 //! has its own topics, group and database, so that all of them run at once. One binary, to link once.
 
+mod amounts;
 mod chaos;
+mod groups;
 mod kit;
+mod letters;
 mod live;
+mod proofs;
 mod replay;
 mod review;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
