@@ -5,6 +5,7 @@
 
 mod amounts;
 mod chaos;
+mod crashes;
 mod groups;
 mod kit;
 mod letters;

@@ -67,7 +67,7 @@ async fn b05_a_row_refused_while_calls_are_out_mints_no_new_key() {
     let world = World::with(Setup { partitions: 1, ..Setup::default() }).await;
     let gate = Gate::default();
     world.provider.script("ped-0", [Answer::hang(&gate, Answer::Status(200))]);
-    let live = world.live().await;
+    let mut live = world.live().await;
     world.feed(0, 1).await;
     until("the call is out", SOON, async || world.provider.count() == 1).await;
     // From here on the business tables refuse everything about this order.
@@ -75,7 +75,8 @@ async fn b05_a_row_refused_while_calls_are_out_mints_no_new_key() {
     world.execute("delete from comissao").await;
     gate.open();
     world.settled().await;
-    drop(live);
+    live.terminate();
+    assert_eq!(live.ended(LATER).await.code, Some(0));
     // Redelivered: the row is still refused, and the effect is known under its one key.
     world.send(&event(0)).await;
     let _live = world.live().await;
