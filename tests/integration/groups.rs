@@ -18,6 +18,11 @@ async fn second(world: &World) -> (Process, u16) {
     (world.live_as(command, port).await, port)
 }
 
+/// A group whose members hear of a rebalance within half a second.
+fn heed_rebalances(world: &mut World) {
+    world.set(&["kafka", "propriedades", "heartbeat.interval.ms"], "500");
+}
+
 async fn metric_at(port: u16, name: &str, labels: &[(&str, &str)]) -> f64 {
     let reply = http::request("GET", &format!("http://127.0.0.1:{port}/metrics"), &[], None).await;
     http::metric(&reply.expect("metrics are served").body, name, labels).unwrap_or(0.0)
@@ -25,7 +30,8 @@ async fn metric_at(port: u16, name: &str, labels: &[(&str, &str)]) -> f64 {
 
 #[tokio::test]
 async fn b01_b80_offsets_that_were_forgotten_are_read_from_the_start_and_nothing_happens_twice() {
-    let world = World::start().await;
+    let mut world = World::start().await;
+    heed_rebalances(&mut world);
     let mut live = world.live().await;
     world.feed(0, 200).await;
     world.settled().await;
@@ -58,6 +64,7 @@ async fn b01_b80_offsets_that_were_forgotten_are_read_from_the_start_and_nothing
 #[tokio::test]
 async fn b41_b48_a_partition_that_goes_and_comes_back_takes_no_offset_back() {
     let mut world = World::with(Setup { partitions: 2, ..Setup::default() }).await;
+    heed_rebalances(&mut world);
     world.set(&["efeitos", HOLD, "prazo"], "20s");
     world.set(&["efeitos", HOLD, "reserva"], "25s");
     let first = world.live().await;
@@ -116,7 +123,8 @@ async fn never_back(world: &World, last: &mut BTreeMap<i32, Option<i64>>) {
 
 #[tokio::test]
 async fn b47_through_rebalances_every_partition_is_read_and_every_order_keeps_its_order() {
-    let world = World::with(Setup { partitions: 12, ..Setup::default() }).await;
+    let mut world = World::with(Setup { partitions: 12, ..Setup::default() }).await;
+    heed_rebalances(&mut world);
     world.provider.default_answer(Answer::slow(Duration::from_millis(20), Answer::Status(200)));
     let _first = world.live().await;
     let mut members: Vec<Process> = Vec::new();
