@@ -95,6 +95,7 @@ async fn b41_b48_a_partition_that_goes_and_comes_back_takes_no_offset_back() {
     other.terminate();
     assert_eq!(other.ended(LATER).await.code, Some(0), "it stops without the effect it waited for");
     never_back(&world, &mut last).await;
+    assert_eq!(last, BTreeMap::from([(0, Some(5)), (1, Some(5))]), "the hanging first records hold both");
     gate.open();
     until("all is settled", LATER, async || {
         never_back(&world, &mut last).await;
