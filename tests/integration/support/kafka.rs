@@ -84,6 +84,17 @@ impl Kafka {
         .await;
     }
 
+    /// Deletes a group that everybody has left, and with it its offsets.
+    pub async fn forget_group(&self, group: &str) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.servers, &[]);
+        let options = AdminOptions::new().request_timeout(Some(LIMIT));
+        super::until("the group can be deleted", LIMIT, async || {
+            let results = admin.delete_groups(&[group], &options).await;
+            results.is_ok_and(|results| results.iter().all(Result::is_ok))
+        })
+        .await;
+    }
+
     pub async fn add_partitions(&self, topic: &str, total: usize) {
         let admin: AdminClient<DefaultClientContext> = client(&self.servers, &[]);
         let wanted = rdkafka::admin::NewPartitions::new(topic, total);
