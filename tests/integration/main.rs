@@ -3,17 +3,15 @@
 //! The servers are those of `make up`, unless `REPRISE_TEST_KAFKA` and `REPRISE_TEST_PG` name others. Every test
 //! has its own topics, group and database, so that all of them run at once. One binary, to link once.
 
+mod amounts;
 mod broker;
 mod chaos;
-mod dry_run;
-mod demo;
-mod kit;
-mod late;
-mod amounts;
-mod chaos;
 mod crashes;
+mod demo;
+mod dry_run;
 mod groups;
 mod kit;
+mod late;
 mod letters;
 mod live;
 mod proofs;
