@@ -273,6 +273,7 @@ impl Lane {
             committed: self.committed,
             // The end is older news than the position now and then; nothing is behind by less than nothing.
             lag: self.end.map(|end| end.saturating_sub(from).max(0)),
+            stalled: self.stalled.is_some(),
         }
     }
 }

@@ -46,6 +46,7 @@ pub mod name {
     pub const PARTITION_LAG: &str = "reprise_particao_lag";
     pub const PARTITION_POSITION: &str = "reprise_particao_posicao";
     pub const PARTITION_COMMITTED: &str = "reprise_particao_confirmado";
+    pub const PARTITION_STALLED: &str = "reprise_particao_parada";
     pub const CIRCUIT_OPEN: &str = "reprise_circuito_aberto";
     pub const NO_OFFSET: &str = "reprise_sem_offset_total";
     pub const OFFSET_LOST: &str = "reprise_offset_perdido_total";
@@ -169,6 +170,8 @@ pub struct PartitionReading {
     pub committed: Option<i64>,
     /// Records between the commit (else the position) and the end of the partition; absent until the end is known.
     pub lag: Option<i64>,
+    /// Nothing moves though something should: a person must act.
+    pub stalled: bool,
 }
 
 /// Where one running replay stands in one partition.

@@ -17,6 +17,7 @@ use tokio_util::time::DelayQueue;
 use super::batch::{LookedUp, Planned, StateResult, Store, look};
 use super::dead_letters::{self, Posted};
 use super::effects::{InFlight, Pending};
+use super::held::Held;
 use super::intake::{Content, Control, Delivery, LaneId, Record, ResumeAt, Skip};
 use super::lanes::{Lanes, Leaving};
 use super::owners::Owners;
@@ -61,6 +62,7 @@ pub(super) struct Coordinator {
     pub(super) looking: Option<JoinHandle<Looked>>,
     pub(super) timers: DelayQueue<usize>,
     pub(super) finished: Vec<Finished>,
+    pub(super) held: Held,
     pub(super) wave: Option<JoinHandle<WaveReport>>,
     pub(super) session: WaveSession,
     pub(super) calls: JoinSet<Called>,
@@ -110,6 +112,7 @@ impl Coordinator {
             looking: None,
             timers: DelayQueue::new(),
             finished: Vec::new(),
+            held: Held::default(),
             wave: None,
             session: WaveSession::default(),
             calls: JoinSet::new(),
@@ -366,6 +369,7 @@ impl Coordinator {
         self.check_leaving();
         self.lanes.publish();
         self.keep_session();
+        self.try_held_again();
         let every = if self.wrote { CHECKPOINT_AFTER_WRITES } else { CHECKPOINT_EVERY };
         if self.last_checkpoint.elapsed() >= every {
             self.last_checkpoint = Instant::now();

@@ -172,7 +172,7 @@ impl Session {
 
 /// Nothing to write yet, under a token of its own.
 pub(super) fn empty_wave() -> Wave {
-    Wave { token: Uuid::new_v4(), settle: vec![], reserve: vec![], moves: vec![], closed: vec![] }
+    Wave::empty(Uuid::new_v4())
 }
 
 /// Calls what is reserved, all at once.
@@ -236,6 +236,18 @@ pub(super) async fn settle(
     let done = session.write_by(&run_id, &wave, until).await?;
     for missed in &done.not_moved {
         ends[moves[*missed]] = Ended::TakenOver;
+    }
+    for reviewed in &done.reviewed {
+        let seen = "the provider said done; the database refuses to store that".to_owned();
+        ends[settles[*reviewed]] = Ended::Uncertain(seen);
+    }
+    // The row stays reserved under this owner's lock: the next sweep judges it, as after a crash.
+    for (refused, words) in &done.unsettled {
+        ends[settles[*refused]] =
+            Ended::Uncertain(format!("done, and the database refuses every word: {words}"));
+    }
+    for (refused, words) in &done.unmoved {
+        ends[moves[*refused]] = Ended::Uncertain(format!("the database refuses what became of it: {words}"));
     }
     if !done.fenced.is_empty() {
         let late = done.fenced.iter().map(|fenced| late_answer(&wave.settle[*fenced])).collect();

@@ -357,29 +357,43 @@ impl Coordinator {
     fn book_finished(&mut self, finished: Vec<Finished>, done: &WaveDone) {
         let (mut settles, mut moves) = (0, 0);
         for entry in finished {
-            match entry.intent {
-                Intent::Settle { token, result } => {
-                    let fenced = done.fenced.contains(&settles);
-                    settles += 1;
-                    self.types.left_wave(Some(token));
-                    if fenced {
-                        self.was_fenced(entry.effect, token, Some(result));
-                    } else {
-                        self.settle_effect(entry.effect, Outcome::Applied);
-                    }
+            let (counter, refused) = match entry.intent {
+                Intent::Settle { .. } => (&mut settles, &done.unsettled),
+                Intent::Move { .. } => (&mut moves, &done.unmoved),
+            };
+            let index = *counter;
+            *counter += 1;
+            let refused = refused.iter().find(|(at, _)| *at == index).map(|(_, words)| words.clone());
+            match refused {
+                Some(words) => self.hold(entry, &words),
+                None => self.book_one(entry, index, done),
+            }
+        }
+    }
+
+    /// What was written about one effect; `index` among the wave's settles or moves.
+    fn book_one(&mut self, entry: Finished, index: usize, done: &WaveDone) {
+        self.was_taken(entry.effect);
+        match entry.intent {
+            Intent::Settle { token, result } => {
+                self.types.left_wave(Some(token));
+                if done.fenced.contains(&index) {
+                    self.was_fenced(entry.effect, token, Some(result));
+                } else if done.reviewed.contains(&index) {
+                    self.settle_effect(entry.effect, Outcome::Uncertain);
+                } else {
+                    self.settle_effect(entry.effect, Outcome::Applied);
                 }
-                Intent::Move { token, to, after, .. } => {
-                    let missed = done.not_moved.contains(&moves);
-                    moves += 1;
-                    if !matches!(to, Destination::LateAnswer { .. }) {
-                        self.types.left_wave(token);
-                    }
-                    self.give_slot_back(entry.effect);
-                    if missed {
-                        self.moved_in_vain(entry.effect, &after);
-                    } else {
-                        self.after(entry.effect, after);
-                    }
+            }
+            Intent::Move { token, to, after, .. } => {
+                if !matches!(to, Destination::LateAnswer { .. }) {
+                    self.types.left_wave(token);
+                }
+                self.give_slot_back(entry.effect);
+                if done.not_moved.contains(&index) {
+                    self.moved_in_vain(entry.effect, &after);
+                } else {
+                    self.after(entry.effect, after);
                 }
             }
         }

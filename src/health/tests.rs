@@ -158,7 +158,7 @@ fn lag_counts_from_the_commit_and_is_unknown_without_an_end() {
     health.committed(0, 120);
     assert_eq!(
         health.present().partitions[0],
-        PartitionReading { partition: 0, position: 130, committed: Some(120), lag: Some(30) }
+        PartitionReading { partition: 0, position: 130, committed: Some(120), lag: Some(30), stalled: false }
     );
     assert_eq!(health.present().partitions[1].lag, None);
     health.committed(0, 151);

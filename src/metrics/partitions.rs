@@ -47,6 +47,7 @@ pub(super) struct PartitionSeries {
     lag: ByPartition,
     position: ByPartition,
     committed: ByPartition,
+    stalled: ByPartition,
 }
 
 impl PartitionSeries {
@@ -67,12 +68,18 @@ impl PartitionSeries {
                 name::PARTITION_COMMITTED,
                 "Offset committed to the group",
             )?,
+            stalled: ByPartition::new(
+                families,
+                name::PARTITION_STALLED,
+                "1 while nothing moves on the partition though something should",
+            )?,
         })
     }
 
     pub(super) fn show(&self, readings: &[PartitionReading]) {
         self.position.show(readings.iter().map(|r| (r.partition, r.position)));
         self.committed.show(readings.iter().filter_map(|r| Some((r.partition, r.committed?))));
+        self.stalled.show(readings.iter().map(|r| (r.partition, i64::from(r.stalled))));
         self.lag.show(readings.iter().filter_map(|r| Some((r.partition, r.lag?))));
     }
 }

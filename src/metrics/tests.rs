@@ -184,14 +184,22 @@ fn an_unknown_effect_type_is_counted_nowhere_and_does_not_panic() {
 #[test]
 fn partition_series_leave_with_their_partition() {
     let m = metrics();
-    let reading = |partition| PartitionReading { partition, position: 12, committed: Some(10), lag: Some(5) };
+    let reading = |partition| PartitionReading {
+        partition,
+        position: 12,
+        committed: Some(10),
+        lag: Some(5),
+        stalled: partition == 7,
+    };
     m.present(&Present { partitions: vec![reading(0), reading(7)], ..Present::default() });
     let text = m.render().expect("text");
     assert_line(&text, r#"reprise_particao_lag{particao="7"} 5"#);
     assert_line(&text, r#"reprise_particao_posicao{particao="7"} 12"#);
     assert_line(&text, r#"reprise_particao_confirmado{particao="7"} 10"#);
+    assert_line(&text, r#"reprise_particao_parada{particao="0"} 0"#);
+    assert_line(&text, r#"reprise_particao_parada{particao="7"} 1"#);
 
-    let unknown = PartitionReading { partition: 0, position: 13, committed: None, lag: None };
+    let unknown = PartitionReading { partition: 0, position: 13, committed: None, lag: None, stalled: false };
     m.present(&Present { partitions: vec![unknown], ..Present::default() });
     let text = m.render().expect("text");
     assert_line(&text, r#"reprise_particao_posicao{particao="0"} 13"#);

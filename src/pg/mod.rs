@@ -27,6 +27,7 @@ pub mod doctor;
 pub mod dry_run;
 pub mod error;
 pub mod gauges;
+mod isolate;
 pub mod letters;
 pub mod lookup;
 mod moves;

@@ -156,12 +156,13 @@ async fn remove(
     matched(&rows)
 }
 
-/// A late 'done' is proof: it turns an undecided `incerto` into `concluido`, and never overrules a person.
+/// A late 'done' is proof: it turns `incerto` into `concluido`. It never overrules a person: once something was
+/// decided about the effect, only the attempt made since then (whose token the row bears) can prove anything.
 async fn late_done(connection: &mut PgConnection, moves: &[(usize, &Move)]) -> Result<(), StoreError> {
-    let proofs: Vec<(&str, &str)> = moves
+    let proofs: Vec<(&str, Option<Token>, &str)> = moves
         .iter()
         .filter(|(_, m)| matches!(m.to, Destination::LateAnswer { done: true }))
-        .map(|(_, m)| (m.target.key(), m.result.as_deref().unwrap_or("null")))
+        .map(|(_, m)| (m.target.key(), m.token, m.result.as_deref().unwrap_or("null")))
         .collect();
     if proofs.is_empty() {
         return Ok(());
@@ -169,15 +170,16 @@ async fn late_done(connection: &mut PgConnection, moves: &[(usize, &Move)]) -> R
     sqlx::query(
         "with m as (
              update efeito_aplicado e set estado = 'concluido', resultado = x.resultado::jsonb, atualizado_em = now()
-             from unnest($1::text[], $2::text[]) as x(chave, resultado)
+             from unnest($1::text[], $2::uuid[], $3::text[]) as x(chave, ficha, resultado)
              where e.chave = x.chave and e.estado = 'incerto'
-               and not exists (select 1 from revisao_efeito r where r.chave = e.chave)
+               and (e.ficha = x.ficha or not exists (select 1 from revisao_efeito r where r.chave = e.chave))
              returning e.chave
          )
          delete from efeito_pendente p using m where p.chave = m.chave",
     )
-    .bind(proofs.iter().map(|(key, _)| *key).collect::<Vec<_>>())
-    .bind(proofs.iter().map(|(_, result)| *result).collect::<Vec<_>>())
+    .bind(proofs.iter().map(|(key, ..)| *key).collect::<Vec<_>>())
+    .bind(proofs.iter().map(|(_, token, _)| *token).collect::<Vec<_>>())
+    .bind(proofs.iter().map(|(.., result)| *result).collect::<Vec<_>>())
     .execute(connection)
     .await?;
     Ok(())

@@ -103,6 +103,12 @@ pub struct Wave {
     pub closed: Vec<Token>,
 }
 
+impl Wave {
+    pub const fn empty(token: Token) -> Self {
+        Self { token, settle: Vec::new(), reserve: Vec::new(), moves: Vec::new(), closed: Vec::new() }
+    }
+}
+
 /// Who writes.
 #[derive(Debug, Clone)]
 pub struct Writer {
@@ -135,6 +141,12 @@ pub struct WaveDone {
     pub not_moved: Vec<usize>,
     /// Indices into `reserve` that the database refuses for their data, with its words.
     pub refused: Vec<(usize, String)>,
+    /// Indices into `settle`: done, which the database does not take in any form; put to review.
+    pub reviewed: Vec<usize>,
+    /// Indices into `settle` that it takes neither as done nor as uncertain, with its words.
+    pub unsettled: Vec<(usize, String)>,
+    /// Indices into `moves` that it refuses for their data, with its words.
+    pub unmoved: Vec<(usize, String)>,
 }
 
 /// Carries a wave out. A wave that is refused for its data is carried out item by item, so that the guilty one
@@ -147,13 +159,13 @@ pub async fn perform(
     match attempt(connection, writer, wave).await {
         Err(StoreError::Data(error)) => {
             tracing::warn!(%error, reservations = wave.reserve.len(), "a wave was refused for its data; isolating");
-            one_by_one(connection, writer, wave).await
+            super::isolate::one_by_one(connection, writer, wave).await
         }
         result => result,
     }
 }
 
-async fn attempt(
+pub(super) async fn attempt(
     connection: &mut PgConnection,
     writer: &Writer,
     wave: &Wave,
@@ -169,44 +181,6 @@ async fn attempt(
     claim(&mut tx, writer, wave, &mut done).await?;
     settle_and_insert(&mut tx, writer, wave, &mut done).await?;
     tx.commit().await?;
-    Ok(done)
-}
-
-async fn one_by_one(
-    connection: &mut PgConnection,
-    writer: &Writer,
-    wave: &Wave,
-) -> Result<WaveDone, StoreError> {
-    let mut done = WaveDone::default();
-    let empty = || Wave { token: wave.token, settle: vec![], reserve: vec![], moves: vec![], closed: vec![] };
-    for (index, item) in wave.settle.iter().enumerate() {
-        let mut alone = Wave { settle: vec![item.clone()], ..empty() };
-        let one = match attempt(connection, writer, &alone).await {
-            Err(StoreError::Data(error)) => {
-                // The effect is done whatever its answer says: keep the fact, drop the words.
-                tracing::error!(chave = item.target.key(), %error, "an answer cannot be stored; its text is dropped");
-                r#"{"omitido":true}"#.clone_into(&mut alone.settle[0].result);
-                attempt(connection, writer, &alone).await?
-            }
-            result => result?,
-        };
-        done.fenced.extend(one.fenced.iter().map(|_| index));
-    }
-    for (index, item) in wave.moves.iter().enumerate() {
-        let one = attempt(connection, writer, &Wave { moves: vec![item.clone()], ..empty() }).await?;
-        done.not_moved.extend(one.not_moved.iter().map(|_| index));
-    }
-    for (index, item) in wave.reserve.iter().enumerate() {
-        match attempt(connection, writer, &Wave { reserve: vec![item.clone()], ..empty() }).await {
-            Ok(one) => {
-                done.not_reserved.extend(one.not_reserved.iter().map(|_| index));
-                done.claimed.extend(one.claimed.into_iter().map(|c| Claimed { index, ..c }));
-            }
-            Err(error @ StoreError::Data(_)) => done.refused.push((index, error.database_message())),
-            Err(error) => return Err(error),
-        }
-    }
-    attempt(connection, writer, &Wave { closed: wave.closed.clone(), ..empty() }).await?;
     Ok(done)
 }
 

@@ -7,14 +7,14 @@ use crate::support::{LATER, SOON, Setup, World, until};
 
 const EFFECT: &str = "notificar-vendedor";
 
-/// While it is there, no effect of `ped-0` to `ped-2` becomes `concluido`: the database answers with `code`. A sequence counts the
-/// attempts, because it alone outlives a rollback.
-async fn refuse_results(world: &World, code: &str) {
+/// While it is there, no effect of `ped-0` to `ped-2` becomes one of `states`: the database answers with `code`. A
+/// sequence counts the attempts, because it alone outlives a rollback.
+async fn refuse(world: &World, states: &str, code: &str) {
     world.execute("create sequence tentado").await;
     world
         .execute(&format!(
             "create function recusa() returns trigger language plpgsql as $$ begin
-               if new.estado::text = 'concluido' and new.pedido_id in ('ped-0', 'ped-1', 'ped-2') then
+               if new.estado::text in ({states}) and old.estado = 'reservado' and new.pedido_id in ('ped-0', 'ped-1', 'ped-2') then
                  perform nextval('tentado');
                  raise exception 'de teste' using errcode = '{code}';
                end if;
@@ -50,7 +50,7 @@ async fn world(on_failure: &str) -> World {
 #[tokio::test]
 async fn b05_answers_the_ledger_cannot_take_yet_are_written_later_and_nobody_is_called_again() {
     let world = world("manter").await;
-    refuse_results(&world, "40001").await;
+    refuse(&world, "'concluido'", "40001").await;
     let _live = world.live().await;
     world.feed(0, 5).await;
     refused(&world, 3).await;
@@ -74,7 +74,7 @@ async fn b05_killed_with_the_answers_untold_release_asks_again_with_the_same_key
 
 async fn killed_with_the_answers_untold(on_failure: &str, state: &str, calls: usize) {
     let world = world(on_failure).await;
-    refuse_results(&world, "40001").await;
+    refuse(&world, "'concluido'", "40001").await;
     let mut live = world.live().await;
     world.feed(0, 3).await;
     until("all were called", SOON, async || world.provider.count() == 3).await;
@@ -89,19 +89,47 @@ async fn killed_with_the_answers_untold(on_failure: &str, state: &str, calls: us
 }
 
 #[tokio::test]
-async fn a_result_the_ledger_keeps_refusing_holds_up_no_other_order_and_is_written_in_the_end() {
+async fn a_done_the_ledger_does_not_take_goes_to_review_with_what_was_said_and_holds_up_nobody() {
     let world = world("manter").await;
-    refuse_results(&world, "23514").await;
+    refuse(&world, "'concluido'", "23514").await;
+    let _live = world.live().await;
+    world.feed(0, 20).await;
+    world.settled().await;
+    assert_eq!(world.states().await, BTreeMap::from([("concluido".into(), 17), ("incerto".into(), 3)]));
+    let shown = world.json(&["effects", "show", &format!("evt-1-1:{EFFECT}")]).await;
+    assert_eq!(shown["evidencia"][0]["resposta"], "feito");
+    let words = shown["evidencia"][0]["detalhe"].as_str().expect("words");
+    assert!(words.contains("the provider said done") && words.contains("de teste"), "{words}");
+    assert_eq!(world.provider.count(), 20, "I2");
+    assert!(world.dlq().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_outcome_the_ledger_takes_in_no_form_holds_its_partition_and_says_so_until_it_is_written() {
+    let world = world("manter").await;
+    refuse(&world, "'concluido', 'incerto'", "23514").await;
     let _live = world.live().await;
     world.feed(0, 1).await;
-    refused(&world, 1).await;
+    refused(&world, 3).await;
     world.feed(10, 20).await;
     until("the others are done", SOON, async || world.done().await == 20).await;
-    // Its lease is over: to everybody else nobody knows, and the answer is still in hand.
-    until("it is in review", SOON, async || world.states().await.get("incerto") == Some(&1)).await;
+    until("it is not ready", SOON, async || {
+        let reply = world.get("/readyz").await;
+        reply.is_some_and(|r| {
+            r.status == 503 && r.body.contains("evt-0-1") && r.body.contains("particao-parada")
+        })
+    })
+    .await;
+    until("the alert rises", SOON, async || {
+        world.metric("reprise_particao_parada", &[("particao", "0")]).await == Some(1.0)
+    })
+    .await;
+    assert_eq!(world.committed().await[&0].unwrap_or(0), 0, "I4: nothing is settled");
     accept_results(&world).await;
     world.settled().await;
-    assert_eq!(world.states().await, BTreeMap::from([("concluido".into(), 21)]), "a late yes is proof");
+    assert_eq!(world.states().await, BTreeMap::from([("concluido".into(), 21)]), "the answer was kept");
+    until("it is ready again", SOON, async || world.get("/readyz").await.is_some_and(|r| r.status == 200))
+        .await;
     assert_eq!(world.provider.count(), 21, "I2");
     assert!(world.dlq().await.is_empty());
 }

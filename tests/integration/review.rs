@@ -213,6 +213,31 @@ async fn b38_a_late_answer_never_overrules_a_person() {
 }
 
 #[tokio::test]
+async fn b38_a_late_answer_to_a_resend_is_proof_of_the_attempt_that_was_decided() {
+    let world = world(&[("prazo", "30s"), ("reserva", "31s")]).await;
+    let gate = Gate::default();
+    world.provider.script("ped-0", [Answer::Close, Answer::hang(&gate, Answer::Status(200))]);
+    let mut live = world.live().await;
+    world.feed(0, 1).await;
+    world.settled().await;
+    live.terminate();
+    assert_eq!(live.ended(SOON).await.code, Some(0));
+    let key = key(0);
+    let resend =
+        ["effects", "resolve", &key, "--as", "nao-enviado", "--by", "ana", "--reason", "asked", "--resend"];
+    let sending = world.spawn(world.command(&resend));
+    until("the resend has arrived", SOON, async || world.provider.count() == 2).await;
+    sending.pause();
+    world.execute("update efeito_aplicado set reserva_ate = reserva_ate - interval '1 hour'").await;
+    world.cli(&["sweep", "--once"]).await;
+    assert_eq!(world.states().await, states(&[("incerto", 1)]));
+    gate.open();
+    sending.resume();
+    until("the late answer is proof", SOON, async || world.done().await == 1).await;
+    assert_eq!(world.provider.count(), 2);
+}
+
+#[tokio::test]
 async fn uncertain_effects_are_listed_and_shown_with_their_evidence() {
     let world = world(&[]).await;
     let _live = uncertain(&world, 2).await;
