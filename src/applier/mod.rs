@@ -47,6 +47,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::domain::effect::{Outcome, Run};
 use crate::domain::plan::Policies;
 use crate::gateway::EffectGateway;
+use crate::gateway::rate::Rates;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::pg::connect::Database;
@@ -59,6 +60,7 @@ pub struct Road {
     pub policies: Policies,
     pub database: Database,
     pub gateway: Arc<dyn EffectGateway>,
+    pub rates: Rates,
     pub dead_letters: LetterRoute,
     pub health: Health,
     pub metrics: Arc<Metrics>,

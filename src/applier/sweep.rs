@@ -28,6 +28,7 @@ use crate::domain::plan::Policies;
 use crate::domain::verdict::{Claim, Token};
 use crate::gateway::EffectGateway;
 use crate::gateway::circuit::{Circuit, Permit};
+use crate::gateway::rate::Rates;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::pg::connect::{self, Database};
@@ -49,6 +50,7 @@ pub struct SweepRoad {
     pub policies: Policies,
     pub database: Database,
     pub gateway: Arc<dyn EffectGateway>,
+    pub rates: Rates,
     pub metrics: Arc<Metrics>,
     /// Circuits and calls in flight of this process.
     pub health: Health,
@@ -270,6 +272,9 @@ impl Sweeper {
     ) -> Result<usize, StoreError> {
         let all = part.len();
         let permitted = self.permitted(id, part);
+        for _ in &permitted {
+            self.road.rates.take(id).await;
+        }
         let asked = permitted.len();
         swept.left += all.saturating_sub(asked) as u64;
         if asked == 0 {

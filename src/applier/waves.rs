@@ -4,7 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use sqlx::PgConnection;
 use tokio::task::JoinError;
 use uuid::Uuid;
@@ -104,12 +103,12 @@ pub(super) struct WaveReport {
 }
 
 struct EffectType {
+    id: EffectTypeId,
     name: Arc<str>,
     ready: VecDeque<usize>,
     slots: usize,
     used: usize,
     circuit: Circuit,
-    limiter: Option<DefaultDirectRateLimiter>,
 }
 
 /// Ready queues, slots, circuits and rates, by effect type; and the open waves.
@@ -124,16 +123,13 @@ impl EffectTypes {
     pub fn new(policies: &Policies) -> Self {
         let types = policies
             .iter()
-            .map(|(_, policy)| EffectType {
+            .map(|(id, policy)| EffectType {
+                id,
                 name: policy.name.as_str().into(),
                 ready: VecDeque::new(),
                 slots: policy.slots,
                 used: 0,
                 circuit: Circuit::new(policy.circuit_threshold, policy.circuit_wait, policy.backoff_max),
-                limiter: policy
-                    .per_second
-                    .and_then(std::num::NonZeroU32::new)
-                    .map(|rate| RateLimiter::direct(Quota::per_second(rate))),
             })
             .collect();
         Self { types, open_waves: HashMap::new(), closed: Vec::new() }
@@ -242,7 +238,7 @@ impl Coordinator {
                     Permit::Probe => true,
                     Permit::Wait(_) => break,
                 };
-                let limited = state.limiter.as_ref().is_some_and(|limiter| limiter.check().is_err());
+                let limited = !self.road.rates.try_take(state.id);
                 let Some(at) = (if limited { None } else { state.ready.pop_front() }) else {
                     if probe {
                         state.circuit.probe_abandoned(event);

@@ -1,9 +1,6 @@
-//! Asking before something dangerous, and showing how far long work is.
+//! Asking before something dangerous.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::failure::Failure;
 
@@ -20,13 +17,4 @@ pub fn confirm(question: &str) -> Result<(), Failure> {
     } else {
         Err(Failure::Refused("nothing was done".to_owned()))
     }
-}
-
-/// A bar on a terminal; elsewhere nothing is drawn, and the caller logs a line now and then.
-pub fn progress_bar(total: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len}  {per_sec}, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }

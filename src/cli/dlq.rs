@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::Context;
 use super::args::instant;
-use super::ask::{confirm, progress_bar};
+use super::ask::confirm;
 use super::failure::Failure;
 use super::output::Row;
+use super::progress::Progress;
 use crate::config::Config;
 use crate::domain::poison::Reason;
 use crate::pg::connect::Database;
@@ -234,10 +235,9 @@ async fn redrive(config: &Config, args: &RedriveArgs, context: &Context) -> Resu
             "{count} dead letters go through the applier again: commissions may change and providers may be called. Go on?"
         ))?;
     }
-    let bar = progress_bar(u64::try_from(count).unwrap_or(0));
-    let done =
-        redrive::run(config, &wanted, |done| bar.set_position(done.aplicadas + done.devolvidas)).await?;
-    bar.finish_and_clear();
+    let mut progress = Progress::new("redrive", "dead letters", u64::try_from(count).unwrap_or(0), 0);
+    let done = redrive::run(config, &wanted, |done| progress.show(done.aplicadas + done.devolvidas)).await?;
+    progress.end();
     context.output.one(&done)?;
     match (done.devolvidas, done.pendentes) {
         (0, 0) => Ok(()),

@@ -20,6 +20,7 @@ pub mod live;
 pub mod logging;
 pub mod migrate;
 pub mod output;
+pub mod progress;
 pub mod replay;
 pub mod replay_diff;
 pub mod sweep;

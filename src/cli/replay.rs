@@ -1,6 +1,5 @@
 //! `replay`: rewind by timestamp. Plan, dry run, run, watch, pause, cancel, compare.
 
-mod progress;
 mod request;
 mod told;
 
@@ -11,13 +10,13 @@ use super::Context;
 use super::ask::confirm;
 use super::failure::Failure;
 use super::output::Format;
+use super::progress::Progress;
 use super::replay_diff::{self, DiffArgs};
 use crate::applier::intake::ResumeAt;
 use crate::pg::connect::Database;
 use crate::pg::replay::{self, PartitionProgress, StoredRun};
 use crate::run::dry_run::{self, DryRunPlan, Range};
 use crate::run::replay::{ReplayEnd, ReplayPlan};
-use progress::Progress;
 use request::{Request, database, same};
 use told::{Listed, Told};
 
@@ -92,7 +91,7 @@ async fn compare(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         .iter()
         .map(|p| Range { partition: p.partition, start: ResumeAt(p.start), end: ResumeAt(p.end) })
         .collect();
-    let mut progress = Progress::new(&args.id, total(&planned), 0);
+    let mut progress = Progress::new("dry run", &args.id, total(&planned), 0);
     let plan = DryRunPlan {
         id: args.id.clone(),
         ranges,
@@ -138,7 +137,7 @@ async fn execute(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     }
     let from = ["planejado", "falhou"];
     replay::transition(request.database.pool(), &args.id, false, &from, "executando").await?;
-    let mut progress = Progress::new(&args.id, total(&stored), done(&stored));
+    let mut progress = Progress::new("replay", &args.id, total(&stored), done(&stored));
     let plan = ReplayPlan {
         id: args.id.clone(),
         policies: request.policies.clone(),

@@ -17,6 +17,7 @@
 //! * `kept`: the bounded, storable rest of an answer's body
 //! * `handover`: whether the request may have left
 //! * [`signature`]: Standard Webhooks signatures and their [`Secret`](signature::Secret)
+//! * [`rate`]: calls a second
 //! * [`circuit`]: stop asking a provider that answers nobody
 
 pub mod answer;
@@ -24,6 +25,7 @@ pub mod circuit;
 mod handover;
 pub mod http;
 mod kept;
+pub mod rate;
 pub mod settings;
 pub mod signature;
 

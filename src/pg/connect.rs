@@ -47,15 +47,18 @@ impl Database {
     /// Connects lazily: a database that is away is waited for by whoever asks first.
     ///
     /// `max_connections` (at least 3) is divided into one for the waves, one for the sweeper, up to three hot ones
-    /// for batch statements, and the rest, at least one, for everything else.
+    /// for batch statements, and the rest for everything else. With 3 the third serves both batches and the rest:
+    /// enough to work, not to be fast.
     pub fn new(url: &str, max_connections: u32) -> Result<Self, StoreError> {
         let options = PgConnectOptions::from_str(url)
             .map_err(StoreError::from)?
             .options(SESSION)
             .application_name("reprise")
             .disable_statement_logging();
-        let hot = max_connections.saturating_sub(3).clamp(1, 3);
-        let rest = max_connections.saturating_sub(2 + hot).max(1);
+        let left = max_connections.saturating_sub(2).max(1);
+        let hot = left.saturating_sub(1).clamp(1, 3);
+        let shared = left == 1;
+        let rest = if shared { 1 } else { left - hot };
         let pool = PgPoolOptions::new()
             .max_connections(rest)
             .min_connections(0)
@@ -66,6 +69,7 @@ impl Database {
             options: options.clone().options(PINNED),
             idle: Mutex::new(Vec::new()),
             permits: Semaphore::new(hot as usize),
+            shared: shared.then(|| pool.clone()),
         });
         Ok(Self { options, pool, hot })
     }
@@ -128,6 +132,8 @@ pub struct HotConnections {
     options: PgConnectOptions,
     idle: Mutex<Vec<PgConnection>>,
     permits: Semaphore,
+    /// Where there are too few: the pool's connection, with plans that are not pinned.
+    shared: Option<PgPool>,
 }
 
 impl HotConnections {
@@ -142,6 +148,14 @@ impl HotConnections {
         W: AsyncFnOnce(&mut PgConnection) -> Result<T, StoreError>,
     {
         let permit = self.permits.acquire().await;
+        if let Some(pool) = &self.shared {
+            let mut connection = pool.acquire().await?;
+            let result = within(work(&mut connection)).await;
+            if matches!(result, Err(StoreError::Transient(_))) {
+                connection.close_on_drop();
+            }
+            return result;
+        }
         let kept = self.idle.lock().await.pop();
         let mut connection = match kept {
             Some(connection) => connection,

@@ -147,6 +147,7 @@ async fn consume(
         policies: parts.policies.clone(),
         database: parts.database.clone(),
         gateway: Arc::clone(&parts.gateway),
+        rates: parts.rates.clone(),
         dead_letters: LetterRoute::Topic(dead_letters(config)?),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),

@@ -10,6 +10,7 @@ use crate::domain::plan::Policies;
 use crate::gateway::EffectGateway;
 use crate::gateway::answer::Override;
 use crate::gateway::http::HttpGateway;
+use crate::gateway::rate::Rates;
 use crate::gateway::settings::ProviderSettings;
 use crate::gateway::signature;
 use crate::health::Health;
@@ -24,6 +25,7 @@ pub struct Parts {
     pub policies: Policies,
     pub database: Database,
     pub gateway: Arc<dyn EffectGateway>,
+    pub rates: Rates,
     pub health: Health,
     pub metrics: Arc<Metrics>,
     /// Readable name of this process, for evidence.
@@ -52,6 +54,7 @@ impl Parts {
             database: Database::new(config.postgres.url.expose(), max_connections)
                 .map_err(|error| refused(format!("postgres.url: {error}")))?,
             gateway: Arc::new(gateway(config, &policies)?),
+            rates: Rates::new(&policies),
             instance: instance_name(config).into(),
             policies,
             run,

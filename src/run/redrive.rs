@@ -212,6 +212,7 @@ async fn feed(
         policies: parts.policies.clone(),
         database: parts.database.clone(),
         gateway: Arc::clone(&parts.gateway),
+        rates: parts.rates.clone(),
         dead_letters: LetterRoute::Collected(again_out),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),

@@ -279,6 +279,7 @@ impl Member {
             policies: parts.policies.clone(),
             database: parts.database.clone(),
             gateway: Arc::clone(&parts.gateway),
+            rates: parts.rates.clone(),
             dead_letters: letters,
             health: parts.health.clone(),
             metrics: Arc::clone(&parts.metrics),

@@ -24,6 +24,7 @@ fn road(parts: &Parts) -> SweepRoad {
         policies: parts.policies.clone(),
         database: parts.database.clone(),
         gateway: Arc::clone(&parts.gateway),
+        rates: parts.rates.clone(),
         metrics: Arc::clone(&parts.metrics),
         health: parts.health.clone(),
         instance: Arc::clone(&parts.instance),
@@ -87,6 +88,7 @@ pub async fn once(config: &Config) -> Result<Option<Vec<(String, Swept)>>, RunEr
             Pass::Busy => tokio::time::sleep(BUSY_PAUSE).await,
             Pass::Swept(report) => {
                 swept_once = true;
+                tell(&report);
                 for (name, total) in &mut totals {
                     add(total, report.get(name).copied().unwrap_or_default());
                 }

@@ -151,6 +151,28 @@ async fn b09_a_due_retry_without_its_consumer_is_swept() {
 }
 
 #[tokio::test]
+async fn a_sweep_keeps_the_providers_limit_of_calls_a_second() {
+    let mut world =
+        world(&[("ao_falhar", "liberar"), ("recuo_inicial", "30s"), ("recuo_maximo", "30s")]).await;
+    for n in 0..12 {
+        world.provider.script(&format!("ped-{n}"), [Answer::Status(500), Answer::Status(200)]);
+    }
+    let mut live = world.live().await;
+    world.feed(0, 12).await;
+    let waiting = "select count(*) from efeito_pendente where situacao = 'espera'";
+    until("they wait for their retries", SOON, async || world.one::<i64>(waiting).await == 12).await;
+    live.kill();
+    world.execute("update efeito_pendente set tentar_em = now() - interval '1 minute'").await;
+    world.set(&["efeitos", NOTIFY, "limite_por_segundo"], 4);
+    let begun = std::time::Instant::now();
+    world.cli(&["sweep", "--once"]).await;
+    let took = begun.elapsed();
+    assert_eq!(world.states().await, states(&[("concluido", 12)]));
+    // Four at once, and then four a second.
+    assert!(took >= std::time::Duration::from_millis(1900), "12 calls within {took:?}");
+}
+
+#[tokio::test]
 async fn b54_an_outage_puts_nothing_into_review_though_it_is_swept() {
     let mut world = world(&[]).await;
     world.set(&["efeitos", NOTIFY, "circuito_limite"], 3);

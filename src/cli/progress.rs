@@ -1,16 +1,15 @@
-//! How far a replay is: a bar on a terminal, elsewhere a line every few seconds.
+//! How far long work is: a bar on a terminal, elsewhere a line every few seconds.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
-
-use crate::cli::ask::progress_bar;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-pub(super) struct Progress {
+pub struct Progress {
+    what: &'static str,
     id: String,
     total: u64,
     /// What was done before this process came.
@@ -22,14 +21,15 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub fn new(id: &str, total: u64, before: u64) -> Self {
+    /// `what` is being done, to `id`; `before` of `total` were done by others.
+    pub fn new(what: &'static str, id: &str, total: u64, before: u64) -> Self {
         let bar = progress_bar(total);
         bar.set_position(before);
         // What others did is no pace of ours.
         bar.reset_eta();
         let now = Instant::now();
         let on_terminal = std::io::stderr().is_terminal();
-        Self { id: id.to_owned(), total, before, since: now, said: now, bar, on_terminal }
+        Self { what, id: id.to_owned(), total, before, since: now, said: now, bar, on_terminal }
     }
 
     pub fn show(&mut self, done: u64) {
@@ -41,12 +41,21 @@ impl Progress {
         let pace = Pace::of(done.saturating_sub(self.before), self.since.elapsed());
         let remaining = self.total.saturating_sub(done);
         let left = pace.left(remaining).map(|left| humantime::format_duration(left).to_string());
-        tracing::info!(id = self.id, done, remaining, per_second = pace.per_second, left, "replay");
+        tracing::info!(id = self.id, done, remaining, per_second = pace.per_second, left, "{}", self.what);
     }
 
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// A bar on a terminal; elsewhere nothing is drawn.
+fn progress_bar(total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len}  {per_sec}, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
 }
 
 /// Events a second, rounded down.
