@@ -58,6 +58,7 @@ pub mod name {
     pub const COMMIT_FAILURES: &str = "reprise_commits_falhos_total";
     pub const LIVE_RESERVATIONS: &str = "reprise_reservas_vivas";
     pub const OLDEST_TRANSACTION: &str = "reprise_transacao_mais_antiga_segundos";
+    pub const ARCHIVED: &str = "reprise_arquivados_total";
     pub const LAST_SWEEP: &str = "reprise_varredura_ultima_segundos";
     pub const REPLAY_POSITION: &str = "reprise_replay_posicao";
     pub const REPLAY_REMAINING: &str = "reprise_replay_restante";
@@ -204,6 +205,7 @@ pub struct Metrics {
     database_up: IntGauge,
     oldest_transaction: Gauge,
     last_sweep: Gauge,
+    archived: IntCounter,
     partitions: PartitionSeries,
     replay: ReplaySeries,
     process: Process,
@@ -279,6 +281,8 @@ impl Metrics {
                 name::LAST_SWEEP,
                 "When the last sweep of this process ended, in seconds since 1970; 0 before the first",
             )?,
+            archived: families
+                .counter(name::ARCHIVED, "Records newly kept in the archive by this process")?,
             partitions: PartitionSeries::new(&families)?,
             replay: ReplaySeries::new(&families)?,
             process: Process::new(&families)?,
@@ -371,6 +375,11 @@ impl Metrics {
     }
 
     /// A sweep of this process ended at this instant.
+    /// `n` records are newly in the archive.
+    pub fn archived(&self, n: u64) {
+        self.archived.inc_by(n);
+    }
+
     pub fn swept(&self, at: std::time::SystemTime) {
         let since = at.duration_since(std::time::SystemTime::UNIX_EPOCH);
         self.last_sweep.set(since.map_or(0.0, |since| since.as_secs_f64()));

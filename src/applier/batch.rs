@@ -14,7 +14,7 @@ use crate::domain::effect::Run;
 use crate::domain::plan::{CommissionWrite, Plan};
 use crate::domain::verdict::{StateVerdict, StoredCommission, judge_state};
 use crate::health::Health;
-use crate::metrics::{DatabaseErrorClass, Metrics};
+use crate::metrics::Metrics;
 use crate::pg::commission;
 use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
@@ -95,12 +95,7 @@ impl Store {
 
     /// One failure, told to readiness, metrics and the log.
     pub fn failed(&self, what: &'static str, error: StoreError) {
-        let class = match error {
-            StoreError::Transient(_) => DatabaseErrorClass::Transient,
-            StoreError::Data(_) => DatabaseErrorClass::Data,
-            StoreError::Broken(_) => DatabaseErrorClass::Broken,
-        };
-        self.metrics.database_error(class);
+        self.metrics.database_error(error.counted());
         let class = error.class();
         tracing::warn!(what, class, %error, "database step failed; trying again");
         self.health.database(Err(error));

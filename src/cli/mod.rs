@@ -7,6 +7,7 @@
 //! A command is a file here with `Args` and `pub async fn run(args: Args, context: &Context) -> Result<(), Failure>`,
 //! and a line in [`Command`].
 
+pub mod archive;
 pub mod args;
 pub mod ask;
 pub mod config;
@@ -60,6 +61,8 @@ enum Command {
     /// Rewind by timestamp: plan, dry run, run, diff
     #[command(subcommand)]
     Replay(replay::Args),
+    /// Keep every record beyond the topic's retention
+    Archive(archive::Args),
     /// Dead letters: list, show, redrive
     #[command(subcommand)]
     Dlq(dlq::Args),
@@ -110,6 +113,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Sweep(args) => sweep::run(args, context).await,
         Command::Demo(args) => demo::run(args, context).await,
         Command::Replay(args) => replay::run(args, context).await,
+        Command::Archive(args) => archive::run(args, context).await,
         Command::Dlq(args) => dlq::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,

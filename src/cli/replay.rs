@@ -98,6 +98,7 @@ async fn compare(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         policies: request.policies.clone(),
         orders: request.asked.orders.as_ref().map(|orders| orders.iter().cloned().collect()),
         period: request.period(),
+        origin: args.source,
         per_second: args.rate,
     };
     let compared = dry_run::run(&request.config, plan, |at| progress.show(at.counts.read));
@@ -142,6 +143,7 @@ async fn execute(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         id: args.id.clone(),
         policies: request.policies.clone(),
         period: request.period(),
+        origin: args.source,
         orders: request.asked.orders.clone(),
         per_second: args.rate,
         http: args.http,

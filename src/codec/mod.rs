@@ -24,6 +24,7 @@ mod instant;
 mod json;
 mod number;
 pub mod registry;
+pub mod said;
 #[cfg(test)]
 mod tests;
 mod trace;

@@ -57,6 +57,7 @@ pub struct Config {
     pub batch: Batch,
     pub sweep: Sweep,
     pub replay: Replay,
+    pub archive: Archive,
     /// In the order of the file: the position is the effect's id.
     pub effects: Vec<Effect>,
     /// Path of every key that was set, with where; for `config show`.
@@ -148,6 +149,13 @@ pub struct Replay {
     pub max_connections: u32,
 }
 
+/// `[arquivo]`
+#[derive(Debug, Clone)]
+pub struct Archive {
+    /// Consumer group of `reprise archive`; live's with `-arquivo` behind it where nothing is configured.
+    pub group: String,
+}
+
 /// One `[efeitos.*]`.
 #[derive(Debug, Clone)]
 pub struct Effect {
@@ -228,13 +236,18 @@ impl Config {
         let http = sections::http(&mut reader);
         let batch = sections::batch(&mut reader);
         let sweep = sections::sweep(&mut reader);
+        let live_group = kafka.as_ref().map_or("", |kafka| &kafka.group);
+        let archive = sections::archive(&mut reader, live_group);
         let replay = sections::replay(&mut reader, postgres.as_ref().map_or(0, |pg| pg.max_connections));
         let effects = effects::read(&mut reader);
         let Reader { problems, warnings, .. } = reader;
         match (kafka, postgres, sweep) {
             (Some(kafka), Some(postgres), Some(sweep)) if problems.is_empty() => {
                 let origins = layers.origins();
-                Ok((Self { kafka, postgres, http, batch, sweep, replay, effects, origins }, warnings))
+                Ok((
+                    Self { kafka, postgres, http, batch, sweep, replay, archive, effects, origins },
+                    warnings,
+                ))
             }
             _ => Err(ConfigErrors(problems)),
         }

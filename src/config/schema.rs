@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 6] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 7] = [
     (
         "kafka",
         &[
@@ -22,6 +22,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 6] = [
     ("lote", &["max_eventos"]),
     ("varredura", &["intervalo"]),
     ("replay", &["concorrencia", "max_conexoes"]),
+    ("arquivo", &["grupo"]),
 ];
 
 /// The section of effect types, each a table of [`EFFECT_KEYS`].

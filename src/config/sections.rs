@@ -9,7 +9,7 @@ use super::properties;
 use super::reader::{Reader, Section, shown};
 use super::schema::keys_of;
 use super::secret::Secret;
-use super::{Batch, DEFAULT_ADDRESS, HOUR, Http, Kafka, LostOffset, Postgres, Replay, Sweep};
+use super::{Archive, Batch, DEFAULT_ADDRESS, HOUR, Http, Kafka, LostOffset, Postgres, Replay, Sweep};
 
 /// Groups of this beginning belong to replays.
 pub const REPLAY_GROUP_PREFIX: &str = "replay-";
@@ -175,4 +175,17 @@ pub(super) fn replay(reader: &mut Reader<'_>, live_connections: u32) -> Replay {
         slots: section.integer("concorrencia", &(1..=SLOTS_MAX)),
         max_connections: connections(&mut section, live_connections),
     }
+}
+
+pub(super) fn archive(reader: &mut Reader<'_>, live_group: &str) -> Archive {
+    let mut section = reader.section("arquivo", keys_of("arquivo"));
+    let group = section.text("grupo").unwrap_or_else(|| format!("{live_group}-arquivo"));
+    if group == live_group {
+        let what = format!("{group:?} is live's group: the two would divide the partitions between them");
+        section.reject("grupo", what, "give the archive a group of its own");
+    } else if group.starts_with(REPLAY_GROUP_PREFIX) {
+        let what = format!("{group:?} would be taken for a replay's group (invariant I5)");
+        section.reject("grupo", what, "choose a name that does not begin so");
+    }
+    Archive { group }
 }

@@ -97,6 +97,7 @@ impl Config {
         rows.push_duration("varredura", "intervalo", self.sweep.interval);
         rows.push_optional("replay", "concorrencia", self.replay.slots);
         rows.push("replay", "max_conexoes", self.replay.max_connections);
+        rows.push("arquivo", "grupo", &self.archive.group);
         for effect in &self.effects {
             rows.push_effect(effect);
         }

@@ -19,6 +19,19 @@ pub struct RawRecord {
     pub headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
+/// What a record says of itself, as far as its bytes could be read. For queries only: nothing is decided by it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    pub id: Option<String>,
+    /// `tipo`
+    pub kind: Option<String>,
+    pub order_id: Option<String>,
+    pub version: Option<i64>,
+    /// JSON text.
+    pub payload: Option<String>,
+    pub occurred_at: Option<jiff::Timestamp>,
+}
+
 /// A record, or one effect of it, that cannot be applied.
 #[derive(Debug, Clone)]
 pub struct DeadLetter {

@@ -2,6 +2,8 @@
 
 use sqlx::Error;
 
+use crate::metrics::DatabaseErrorClass;
+
 /// What a failed statement means for its caller.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -23,6 +25,15 @@ impl StoreError {
             Self::Transient(_) => "transitorio",
             Self::Data(_) => "dado",
             Self::Broken(_) => "defeito",
+        }
+    }
+
+    /// The same for the counters.
+    pub const fn counted(&self) -> DatabaseErrorClass {
+        match self {
+            Self::Transient(_) => DatabaseErrorClass::Transient,
+            Self::Data(_) => DatabaseErrorClass::Data,
+            Self::Broken(_) => DatabaseErrorClass::Broken,
         }
     }
 

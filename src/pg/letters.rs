@@ -1,7 +1,5 @@
 //! Reading dead letters, and keeping what a redrive did with them.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
@@ -136,16 +134,9 @@ fn read(row: &PgRow) -> Result<StoredLetter, sqlx::Error> {
             timestamp_ms: row.try_get("timestamp_ms")?,
             key: boxed(row.try_get("chave")?),
             value: boxed(row.try_get("valor")?),
-            headers: headers_of(&headers),
+            headers: super::headers::of_json(&headers),
         },
     })
-}
-
-fn headers_of(json: &str) -> Vec<(String, Option<Vec<u8>>)> {
-    let kept: Vec<(String, Option<String>)> = serde_json::from_str(json).unwrap_or_default();
-    kept.into_iter()
-        .map(|(name, value)| (name, value.map(|text| STANDARD.decode(text).unwrap_or_default())))
-        .collect()
 }
 
 /// These letters' records are applied now.

@@ -12,6 +12,7 @@
 //! * [`stored`]: a ledger row with everything it takes to go on without its event
 //! * [`sweep`]: what is due and whose event does not come back, from the small tables
 //! * [`review`]: what a person sees of an effect, and decides
+//! * [`archive`]: every record of the topic, byte for byte, beyond its retention
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
@@ -19,6 +20,7 @@
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
 //! database's, and a query future is never dropped half-way on a connection that is used again.
 
+pub mod archive;
 pub mod commission;
 pub mod connect;
 pub mod dead_letter;
@@ -27,6 +29,7 @@ pub mod doctor;
 pub mod dry_run;
 pub mod error;
 pub mod gauges;
+mod headers;
 mod isolate;
 pub mod letters;
 pub mod lookup;

@@ -13,11 +13,31 @@ use super::error::StoreError;
 use super::wave::Target;
 use crate::domain::effect::Outcome;
 
+/// `fonte`: where the records come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// `kafka`
+    #[default]
+    Log,
+    /// `arquivo`
+    Archive,
+}
+
+impl Origin {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Log => "kafka",
+            Self::Archive => "arquivo",
+        }
+    }
+}
+
 /// What was asked for. Two runs under one id must agree in all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
     /// Positions mean something else in another topic.
     pub topic: String,
+    pub origin: Origin,
     pub from: Timestamp,
     pub to: Option<Timestamp>,
     /// Effective mode by effect type.
@@ -31,6 +51,7 @@ impl Asked {
     pub fn differs(&self, other: &Self) -> Vec<&'static str> {
         let pairs = [
             (self.topic != other.topic, "kafka.topico"),
+            (self.origin != other.origin, "--source"),
             (self.from != other.from, "--from"),
             (self.to != other.to, "--to"),
             (self.policies != other.policies, "effect policies"),
@@ -74,7 +95,7 @@ impl StoredRun {
 /// The run under this id, if there is one.
 pub async fn load(pool: &PgPool, id: &str, dry_run: bool) -> Result<Option<StoredRun>, StoreError> {
     let row = sqlx::query(
-        r#"select execucao_id, simular, situacao, topico, politicas::text, pedidos, pedido_por, motivo_falha,
+        r#"select execucao_id, simular, situacao, topico, fonte, politicas::text, pedidos, pedido_por, motivo_falha,
                   to_char(de at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as de,
                   to_char(ate at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as ate,
                   to_char(criado_em at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as criado_em
@@ -128,6 +149,7 @@ fn read(row: &PgRow) -> Result<StoredRun, StoreError> {
         situation: row.try_get("situacao")?,
         asked: Asked {
             topic: row.try_get("topico")?,
+            origin: if row.try_get::<&str, _>("fonte")? == "arquivo" { Origin::Archive } else { Origin::Log },
             from: instant("de")?.unwrap_or_default(),
             to: instant("ate")?,
             policies: serde_json::from_str(&policies).unwrap_or_default(),
@@ -167,7 +189,7 @@ pub async fn store(database: &Database, run: &StoredRun, replace: bool) -> Resul
     let mut tx = connection.begin().await?;
     let stored = sqlx::query(
         "insert into reprocessamento (execucao_id, simular, situacao, topico, de, ate, fonte, politicas, pedidos, pedido_por)
-         values ($1, $2, 'planejado', $3, $4::timestamptz, $5::timestamptz, 'kafka', $6::jsonb, $7, $8)
+         values ($1, $2, 'planejado', $3, $4::timestamptz, $5::timestamptz, $10, $6::jsonb, $7, $8)
          on conflict (execucao_id, simular) do update set situacao = excluded.situacao, topico = excluded.topico,
              de = excluded.de, ate = excluded.ate, fonte = excluded.fonte, politicas = excluded.politicas,
              pedidos = excluded.pedidos, pedido_por = excluded.pedido_por, motivo_falha = null,
@@ -183,6 +205,7 @@ pub async fn store(database: &Database, run: &StoredRun, replace: bool) -> Resul
     .bind(run.asked.orders.as_deref())
     .bind(run.by.as_deref())
     .bind(replace)
+    .bind(run.asked.origin.as_str())
     .execute(&mut *tx)
     .await?
     .rows_affected();
@@ -412,6 +435,7 @@ mod tests {
     #[test]
     fn what_differs_is_named() {
         let asked = Asked {
+            origin: Origin::Log,
             topic: "pedido.pago".into(),
             from: Timestamp::UNIX_EPOCH,
             to: None,

@@ -36,29 +36,58 @@ impl Selection for Everything {
 
 /// Decodes and plans records.
 pub struct Reader<S> {
-    decoder: Decoder,
+    values: Values,
     policies: Policies,
     selection: S,
     metrics: Arc<Metrics>,
-    schemas: Option<Schemas>,
     mismatches: u64,
+}
+
+/// Decodes values; asks for the schemas it needs.
+pub struct Values {
+    decoder: Decoder,
+    schemas: Option<Schemas>,
+}
+
+impl Values {
+    pub fn new(schemas: Option<Schemas>) -> Self {
+        Self { decoder: Decoder::new(), schemas }
+    }
+
+    /// `None` while its Avro schema is being fetched.
+    pub fn decode(&mut self, value: Option<&[u8]>) -> Option<Result<Decoded, DecodeError>> {
+        match self.decoder.decode(value) {
+            Err(DecodeError::SchemaNeeded(id)) => match self.schema(id) {
+                Ok(true) => Some(self.decoder.decode(value)),
+                Ok(false) => None,
+                Err(poison) => Some(Err(DecodeError::Poison { poison, order_id: None })),
+            },
+            decoded => Some(decoded),
+        }
+    }
+
+    /// Whether the schema is known now; poison once the registry has denied it for long enough.
+    fn schema(&mut self, id: u32) -> Result<bool, Poison> {
+        let Some(schemas) = &mut self.schemas else { return Err(schema_unknown(id)) };
+        match schemas.ask(id) {
+            Fetched::Waiting => Ok(false),
+            Fetched::Schema(schema) => {
+                self.decoder.learn(id, schema);
+                Ok(true)
+            }
+            Fetched::Unknown => Err(schema_unknown(id)),
+        }
+    }
 }
 
 impl<S: Selection> Reader<S> {
     pub fn new(policies: Policies, selection: S, metrics: Arc<Metrics>, schemas: Option<Schemas>) -> Self {
-        Self { decoder: Decoder::new(), policies, selection, metrics, schemas, mismatches: 0 }
+        Self { values: Values::new(schemas), policies, selection, metrics, mismatches: 0 }
     }
 
     /// What a record is. `Wait` while its Avro schema is being fetched.
     pub fn read(&mut self, raw: Box<RawRecord>) -> Decoding {
-        let decoded = match self.decoder.decode(raw.value.as_deref()) {
-            Err(DecodeError::SchemaNeeded(id)) => match self.schema(id) {
-                Ok(true) => self.decoder.decode(raw.value.as_deref()),
-                Ok(false) => return Decoding::Wait(raw),
-                Err(poison) => Err(DecodeError::Poison { poison, order_id: None }),
-            },
-            decoded => decoded,
-        };
+        let Some(decoded) = self.values.decode(raw.value.as_deref()) else { return Decoding::Wait(raw) };
         let content = match decoded {
             Ok(Decoded::Event(event)) => self.planned(event, &raw),
             Ok(Decoded::Tombstone) => Content::Skip(Skip::Tombstone),
@@ -96,19 +125,6 @@ impl<S: Selection> Reader<S> {
                 so_far = self.mismatches,
                 "message key is not pedidoId: the order of an order's events holds within a partition only"
             );
-        }
-    }
-
-    /// Whether the schema is known now; poison once the registry has denied it for long enough.
-    fn schema(&mut self, id: u32) -> Result<bool, Poison> {
-        let Some(schemas) = &mut self.schemas else { return Err(schema_unknown(id)) };
-        match schemas.ask(id) {
-            Fetched::Waiting => Ok(false),
-            Fetched::Schema(schema) => {
-                self.decoder.learn(id, schema);
-                Ok(true)
-            }
-            Fetched::Unknown => Err(schema_unknown(id)),
         }
     }
 }

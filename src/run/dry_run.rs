@@ -20,9 +20,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::archive_source::{self, ArchiveReading, Claims};
 use super::decode::{Reader, Schemas};
 use super::parts;
 use super::selection::{Chosen, LastSide, Outliers, Period};
+use super::source::Source;
 use super::{RunError, Signals};
 use crate::applier::Inlet;
 use crate::applier::dry_run::{DryRun, Looked, Published, Standing};
@@ -35,9 +37,10 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
+use crate::pg::replay::Origin;
 use crate::stream::starts::StoredStarts;
 use crate::stream::{
-    self, Commits, ConsumerHandle, ConsumerSettings, Decoding, Membership, Observer, Outlets, PartitionFacts,
+    self, Commits, ConsumerSettings, Decoding, Membership, Observer, Outlets, PartitionFacts,
 };
 
 pub use reading::counts_json;
@@ -65,6 +68,7 @@ pub struct DryRunPlan {
     /// `--order`, `--orders-file`; `None`: all.
     pub orders: Option<HashSet<String>>,
     pub period: Period,
+    pub origin: Origin,
     /// `--rate`
     pub per_second: Option<NonZeroU32>,
 }
@@ -177,11 +181,10 @@ async fn compare(
     let outliers = Outliers::default();
     let mut reading = Reading::new(plan, outliers.clone());
     if !reading.is_done() {
-        let (consumer, inlet) = read_log(config, ground, plan, &reading, outliers)?;
+        let (source, inlet) = begin_reading(config, ground, plan, &reading, outliers)?;
         let comparing = Comparing::new(dry_run, &mut reading, plan.per_second);
-        let compared = comparing.drive(inlet, &consumer, &mut progress).await;
-        let closed = consumer.close(Vec::new(), CLOSE_WITHIN).await;
-        tracing::debug!(?closed, "the range is read");
+        let compared = comparing.drive(inlet, &source, &mut progress).await;
+        source.close(Vec::new(), CLOSE_WITHIN).await;
         compared?;
     }
     progress(reading.progress(false));
@@ -192,14 +195,14 @@ async fn compare(
     }
 }
 
-/// Starts the polling thread on the parts of the range that are not empty.
-fn read_log(
+/// Begins to read the parts of the range that are not empty.
+fn begin_reading(
     config: &Config,
     ground: &Ground,
     plan: &DryRunPlan,
     reading: &Reading,
     outliers: Outliers,
-) -> Result<(ConsumerHandle, Inlet), RunError> {
+) -> Result<(Source, Inlet), RunError> {
     let kafka = &config.kafka;
     let mut settings = ConsumerSettings::new(kafka.brokers.clone(), kafka.topic.clone(), plan.id.clone());
     settings.properties.clone_from(&kafka.properties);
@@ -210,12 +213,6 @@ fn read_log(
 
     let (control_out, control) = mpsc::unbounded_channel();
     let (deliveries_out, deliveries) = mpsc::channel(DELIVERIES);
-    let outlets = Outlets {
-        control: control_out,
-        deliveries: deliveries_out,
-        watermarks: Watermarks::default(),
-        observer: Arc::new(Watch { health: ground.health.clone() }),
-    };
     let last = LastSide::default();
     let chosen = Chosen::new(plan.orders.clone(), plan.period, last.clone());
     let schemas = parts::registry(config)?.map(Schemas::start);
@@ -229,9 +226,26 @@ fn read_log(
         decoded
     };
     let ranges = Arc::clone(&reading.ranges);
+    if plan.origin == Origin::Archive {
+        let archived = ArchiveReading {
+            database: ground.database.clone(),
+            topic: kafka.topic.clone(),
+            period: plan.period,
+            page: settings.max_events,
+            claims: Claims::Fixed(ranges),
+        };
+        let source = archive_source::spawn(archived, decode, control_out, deliveries_out);
+        return Ok((Source::Archive(source), Inlet { control, deliveries }));
+    }
+    let outlets = Outlets {
+        control: control_out,
+        deliveries: deliveries_out,
+        watermarks: Watermarks::default(),
+        observer: Arc::new(Watch { health: ground.health.clone() }),
+    };
     let lookup = move |_: &[i32]| Ok(ranges.lock().unwrap_or_else(PoisonError::into_inner).clone());
     let consumer = stream::spawn(settings, Box::new(StoredStarts { lookup }), decode, outlets)?;
-    Ok((consumer, Inlet { control, deliveries }))
+    Ok((Source::Log(consumer), Inlet { control, deliveries }))
 }
 
 /// A turn in the order in which it was read.
@@ -258,13 +272,13 @@ impl<'a> Comparing<'a> {
     async fn drive(
         mut self,
         inlet: Inlet,
-        consumer: &ConsumerHandle,
+        source: &Source,
         progress: &mut impl FnMut(Progress<'_>),
     ) -> Result<(), DryRunError> {
         let Inlet { mut control, mut deliveries } = inlet;
         let mut tick = tokio::time::interval(CHECKPOINT_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let ended = consumer.ended();
+        let ended = source.ended();
         tokio::pin!(ended);
         while !self.reading.is_done() {
             let free_at = self.pace.free_at;
@@ -285,7 +299,7 @@ impl<'a> Comparing<'a> {
                 }
                 () = tokio::time::sleep_until(free_at.into()), if self.pace.is_busy() => {}
                 end = &mut ended => {
-                    return Err(end.map_or_else(RunError::from, |()| RunError::TaskLost("consumer")).into());
+                    return Err(end.err().unwrap_or(RunError::TaskLost("source")).into());
                 }
             }
         }

@@ -10,6 +10,9 @@
 //! Every long-lived part is waited for in one place, and an early end of any of them ends the process: readiness
 //! turns false first, calls in flight are settled if they can be, and the exit code is not 0.
 
+pub mod archive;
+mod archive_source;
+mod beside;
 pub mod decode;
 pub mod dry_run;
 mod gauges;
@@ -18,6 +21,7 @@ pub mod redrive;
 pub mod replay;
 mod replay_books;
 pub mod selection;
+mod source;
 pub mod sweeper;
 
 use std::sync::Arc;
@@ -63,6 +67,8 @@ pub enum RunError {
     Admin(#[from] AdminError),
     #[error("the replay's bookkeeping cannot be written: {0}")]
     Bookkeeping(#[source] crate::pg::error::StoreError),
+    #[error("the archive cannot be read: {0}")]
+    Archive(String),
     #[error("a background task ended unexpectedly: {0}")]
     TaskLost(&'static str),
     #[error("asked to stop twice: ended at once, the ledger tells the rest")]

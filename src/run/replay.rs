@@ -10,26 +10,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::archive_source::{self, ArchiveReading, Claims};
+use super::beside;
 use super::decode::{Reader, Schemas};
 use super::parts::{self, Parts, Watch};
 use super::replay_books::{Books, wait_after};
 use super::selection::{Chosen, LastSide, Outliers, Period};
-use super::{CLOSE_WITHIN, DELIVERIES, RunError, Signals, dead_letters, gauges, start_admin};
+use super::source::Source;
+use super::{CLOSE_WITHIN, DELIVERIES, RunError, Signals, dead_letters};
 use crate::applier::intake::{Delivery, RawRecord, Watermarks};
 use crate::applier::{self, ApplierError, Ended, Inlet, LetterRoute, Road};
 use crate::config::Config;
 use crate::domain::effect::{Run, RunKind};
 use crate::domain::plan::Policies;
-use crate::ops::probe::watch_database;
 use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
-use crate::pg::replay::{self, StoredRun};
+use crate::pg::replay::{self, Origin, StoredRun};
 use crate::stream::starts::StoredStarts;
-use crate::stream::{self, ConsumerHandle, ConsumerSettings, Decoding, Outlets, StreamFailure};
+use crate::stream::{self, ConsumerSettings, Decoding, Outlets, StreamFailure};
 
 /// How often the database is asked how the replay stands.
 const ASK_EVERY: Duration = Duration::from_millis(300);
@@ -43,6 +45,7 @@ pub struct ReplayPlan {
     pub id: String,
     pub policies: Policies,
     pub period: Period,
+    pub origin: Origin,
     pub orders: Option<Vec<String>>,
     pub per_second: Option<NonZeroU32>,
     /// Where this process shows its metrics and health; without it nothing listens.
@@ -70,7 +73,7 @@ pub async fn run(
     let mut signals = Signals::listen()?;
     let background = CancellationToken::new();
     let _stopped_last = background.clone().drop_guard();
-    let mut watched = watched(config, &plan, &parts, &background)?;
+    let mut watched = beside::start(plan.http, config, &parts, &background)?;
     let (mut member, road, inlet, stop) = Member::join(config, &plan, &parts)?;
     let applier = applier::run(road, inlet, stop);
     tokio::pin!(applier);
@@ -79,9 +82,7 @@ pub async fn run(
             // Nothing is left that could settle anything.
             return Err(ended.map_or_else(RunError::from, |_| RunError::TaskLost("applier")));
         }
-        ended = member.consumer.ended() => {
-            Err(ended.map_or_else(RunError::from, |()| RunError::TaskLost("consumer")))
-        }
+        ended = member.source.ended() => Err(ended.err().unwrap_or(RunError::TaskLost("source"))),
         error = books_lost(&mut member.books) => Err(error),
         Some(ended) = watched.join_next() => Err(ended.map_or(RunError::TaskLost("admin listener"), |e| e)),
         () = signals.next() => Ok(ReplayEnd::Interrupted),
@@ -194,47 +195,9 @@ fn books_ended(ended: Result<Result<(), StoreError>, JoinError>) -> RunError {
     }
 }
 
-/// `--http`: the listener, whose end is a failure, and what it shows.
-fn watched(
-    config: &Config,
-    plan: &ReplayPlan,
-    parts: &Parts,
-    stop: &CancellationToken,
-) -> Result<JoinSet<RunError>, RunError> {
-    let mut tasks = JoinSet::new();
-    let Some(address) = plan.http else { return Ok(tasks) };
-    let admin = start_admin(address, config, parts, stop.clone())?;
-    tracing::info!(address = %admin.address(), "metrics and health of this replay");
-    tasks.spawn(async move {
-        admin.ended().await.map_or_else(RunError::from, |()| RunError::TaskLost("admin listener"))
-    });
-    let (health, database) = (parts.health.clone(), parts.database.clone());
-    let ping = move || {
-        let database = database.clone();
-        async move { database.ping().await }
-    };
-    let probe = watch_database(health, stop.clone(), ping);
-    tasks.spawn(async move {
-        probe.await;
-        RunError::TaskLost("database probe")
-    });
-    let shown = gauges::run(
-        parts.database.clone(),
-        Arc::clone(&parts.metrics),
-        parts.policies.clone(),
-        config.kafka.topic.clone(),
-        stop.clone(),
-    );
-    tasks.spawn(async move {
-        shown.await;
-        RunError::TaskLost("gauges")
-    });
-    Ok(tasks)
-}
-
 /// This process as a member of the replay's group.
 struct Member {
-    consumer: ConsumerHandle,
+    source: Source,
     stop: watch::Sender<Option<Instant>>,
     paused: watch::Sender<bool>,
     /// None once it has ended.
@@ -254,12 +217,6 @@ impl Member {
         let (log_out, log_in) = mpsc::channel(DELIVERIES);
         let (deliveries_out, deliveries) = mpsc::channel(DELIVERIES);
         let watermarks = Watermarks::default();
-        let outlets = Outlets {
-            control: control_out,
-            deliveries: log_out,
-            watermarks: watermarks.clone(),
-            observer: Arc::new(Watch::new(parts)),
-        };
         let (journal, entries) = applier::journal();
         let books = Books {
             database: parts.database.clone(),
@@ -268,9 +225,31 @@ impl Member {
             reader: Uuid::new_v4(),
         };
         let outliers = Outliers::default();
-        let starts = StoredStarts { lookup: books.claims(journal.wait_point()) };
         let decode = decoder(config, parts, plan, outliers.clone())?;
-        let consumer = stream::spawn(settings(config, plan), Box::new(starts), decode, outlets)?;
+        let source = match plan.origin {
+            Origin::Log => {
+                let starts = StoredStarts { lookup: books.claims(journal.wait_point()) };
+                let outlets = Outlets {
+                    control: control_out,
+                    deliveries: log_out,
+                    watermarks: watermarks.clone(),
+                    observer: Arc::new(Watch::new(parts)),
+                };
+                Source::Log(stream::spawn(settings(config, plan), Box::new(starts), decode, outlets)?)
+            }
+            Origin::Archive => {
+                // Nobody else says that there may be nothing to read for this process.
+                parts.health.assigned([]);
+                let reading = ArchiveReading {
+                    database: parts.database.clone(),
+                    topic: config.kafka.topic.clone(),
+                    period: plan.period,
+                    page: settings(config, plan).max_events,
+                    claims: Claims::Shared { books: Box::new(books.clone()), journal: journal.wait_point() },
+                };
+                Source::Archive(archive_source::spawn(reading, decode, control_out, log_out))
+            }
+        };
         let (stop, stop_in) = watch::channel(None);
         // Nothing is begun before the database said that it is not paused.
         let (paused, paused_in) = watch::channel(true);
@@ -293,7 +272,7 @@ impl Member {
             Some(tokio::spawn(books.keep(entries))),
             tokio::spawn(pace(log_in, deliveries_out, plan.per_second)),
         );
-        Ok((Self { consumer, stop, paused, books, pacing }, road, Inlet { control, deliveries }, stop_in))
+        Ok((Self { source, stop, paused, books, pacing }, road, Inlet { control, deliveries }, stop_in))
     }
 
     /// No new work; calls in flight finish, the books are written, the group is left.
@@ -302,12 +281,12 @@ impl Member {
         applier: impl Future<Output = Result<Ended, ApplierError>>,
         limit: Duration,
     ) -> Result<(), RunError> {
-        self.consumer.stop();
+        self.source.stop();
         self.stop.send_replace(Some(Instant::now() + limit.saturating_sub(CLOSE_WITHIN)));
         let orderly = async {
             let ended = applier.await?;
-            let closed = self.consumer.close(ended.positions, CLOSE_WITHIN).await;
-            tracing::debug!(?closed, drained = ended.drained, "left the replay's group");
+            self.source.close(ended.positions, CLOSE_WITHIN).await;
+            tracing::debug!(drained = ended.drained, "left the replay");
             if let Some(books) = &mut self.books {
                 match books.await {
                     Ok(Ok(())) => {}

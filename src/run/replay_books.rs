@@ -62,7 +62,7 @@ impl Books {
         }
     }
 
-    async fn claim(&self, partitions: &[i32]) -> Result<StoredRanges, StoreError> {
+    pub async fn claim(&self, partitions: &[i32]) -> Result<StoredRanges, StoreError> {
         let found = replay::claim(self.database.pool(), &self.id, self.reader, partitions).await?;
         let range = |p: replay::PartitionProgress| (p.partition, (ResumeAt(p.at), Some(ResumeAt(p.end))));
         Ok(found.into_iter().map(range).collect::<HashMap<_, _>>())

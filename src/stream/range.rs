@@ -81,8 +81,12 @@ pub fn capture(kafka: &Kafka, from: Timestamp, to: Option<Timestamp>) -> Result<
         if known(&high)? > last {
             captured.open_transactions.push(id);
         }
-        // Also where nothing is left of the period: then its end is the first record that is left.
-        if low > 0 && starts.contains_key(&id) && is_younger(&stable, &kafka.topic, id, low, from)? {
+        // Also where nothing is left of the period (then its end is the first record that is left), and where
+        // nothing is left at all: what was dropped may have been of the period.
+        let emptied = low == last;
+        if low > 0
+            && (emptied || (starts.contains_key(&id) && is_younger(&stable, &kafka.topic, id, low, from)?))
+        {
             captured.history_missing.push(id);
         }
         captured.partitions.push(PartitionRange { partition: id, start, end });

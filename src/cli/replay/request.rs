@@ -13,12 +13,13 @@ use crate::cli::{Context, Failure};
 use crate::config::{Config, REPLAY_GROUP_PREFIX};
 use crate::domain::effect::{EffectPolicy, Mode};
 use crate::domain::plan::Policies;
+use crate::pg::archive::{self, Within};
 use crate::pg::connect::Database;
-use crate::pg::replay::{self, Asked, PartitionProgress, StoredRun};
+use crate::pg::replay::{self, Asked, Origin, PartitionProgress, StoredRun};
 use crate::pg::schema;
 use crate::run::RunError;
 use crate::run::selection::Period;
-use crate::stream::range::{CapturedRange, capture};
+use crate::stream::range::{CapturedRange, PartitionRange, capture};
 
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
@@ -52,6 +53,9 @@ pub struct RunArgs {
     /// Go on although the topic is compacted
     #[arg(long)]
     pub accept_compacted: bool,
+    /// Where the records come from: kafka, or arquivo for what the topic no longer has
+    #[arg(long, value_name = "kafka|arquivo", default_value = "kafka", value_parser = origin)]
+    pub source: Origin,
     /// Serve /metrics and health of this process there; without it nothing listens
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<SocketAddr>,
@@ -91,6 +95,7 @@ impl Request {
         let policies = policies(&config, &args.effects)?;
         let asked = Asked {
             topic: config.kafka.topic.clone(),
+            origin: args.source,
             from: micros(args.from),
             to: args.to.map(micros),
             policies: policies.iter().map(|(_, p)| (p.name.clone(), p.mode.as_str().to_owned())).collect(),
@@ -111,11 +116,20 @@ impl Request {
     /// The range, now; with everything that speaks against it.
     pub async fn captured(&self, args: &RunArgs) -> Result<CapturedRange, Failure> {
         let (kafka, from, to) = (self.config.kafka.clone(), self.asked.from, self.asked.to);
-        let captured =
-            tokio::task::spawn_blocking(move || capture(&kafka, from, to)).await?.map_err(Failure::failed)?;
+        let captured = match self.asked.origin {
+            Origin::Log => {
+                let captured = tokio::task::spawn_blocking(move || capture(&kafka, from, to)).await?;
+                captured.map_err(Failure::failed)?
+            }
+            Origin::Archive => self.archived().await?,
+        };
         if !captured.history_missing.is_empty() && !args.accept_gap {
+            let (where_, remedy) = match self.asked.origin {
+                Origin::Log => ("", "read the archive with --source arquivo, or "),
+                Origin::Archive => (" of the archive", ""),
+            };
             return Err(Failure::Refused(format!(
-                "records of this period are gone from partitions {:?}: the oldest that is left is younger than --from; give --accept-gap to go on without them",
+                "records of this period are gone from partitions {:?}{where_}: the oldest that is left is younger than --from; {remedy}give --accept-gap to go on without them",
                 captured.history_missing
             )));
         }
@@ -135,6 +149,31 @@ impl Request {
         Ok(captured)
     }
 
+    /// The range in the archive, now.
+    async fn archived(&self) -> Result<CapturedRange, Failure> {
+        let within = Within { from: self.asked.from, to: self.asked.to };
+        let spans = archive::spans(self.database.pool(), &self.asked.topic, within).await?;
+        if spans.is_empty() {
+            return Err(Failure::Refused(format!(
+                "the archive holds nothing of {}: `reprise archive` fills it, or read the topic with --source kafka",
+                self.asked.topic
+            )));
+        }
+        let from = self.asked.from.as_millisecond();
+        // It began after the log did, and later than what is asked for.
+        let missing =
+            |span: &archive::Span| span.oldest_offset > 0 && span.oldest_ms.is_none_or(|ms| ms > from);
+        Ok(CapturedRange {
+            partitions: spans
+                .iter()
+                .map(|span| PartitionRange { partition: span.partition, start: span.start, end: span.end })
+                .collect(),
+            history_missing: spans.iter().filter(|span| missing(span)).map(|span| span.partition).collect(),
+            newest_ms: spans.iter().filter_map(|span| span.newest_ms).max(),
+            ..CapturedRange::default()
+        })
+    }
+
     /// Effects behind the ledger's horizon would be sent again.
     pub async fn horizon(&self) -> Result<(), Failure> {
         let suppressed = self.policies.iter().all(|(_, policy)| policy.mode == Mode::Suppress);
@@ -149,7 +188,7 @@ impl Request {
     }
 
     pub fn planned(&self, args: &RunArgs, dry_run: bool, captured: &CapturedRange) -> StoredRun {
-        let part = |p: &crate::stream::range::PartitionRange| PartitionProgress {
+        let part = |p: &PartitionRange| PartitionProgress {
             partition: p.partition,
             start: p.start,
             end: p.end,
@@ -171,6 +210,11 @@ impl Request {
     pub async fn load(&self, id: &str, dry_run: bool) -> Result<Option<StoredRun>, Failure> {
         Ok(replay::load(self.database.pool(), id, dry_run).await?)
     }
+}
+
+fn origin(text: &str) -> Result<Origin, String> {
+    let all = [Origin::Log, Origin::Archive];
+    all.into_iter().find(|origin| origin.as_str() == text).ok_or_else(|| "use kafka or arquivo".to_owned())
 }
 
 /// A producer's log time, however absurd.

@@ -61,7 +61,7 @@ impl From<&StoredRun> for Told {
             simular: run.dry_run,
             de: run.asked.from.to_string(),
             ate: run.asked.to.map(|to| to.to_string()),
-            fonte: "kafka",
+            fonte: run.asked.origin.as_str(),
             politicas: run.asked.policies.clone(),
             particoes: run.partitions.iter().map(part).collect(),
             eventos: events,

@@ -1,12 +1,11 @@
 //! What a range covers and what it says it does not: history that is gone, compaction, open transactions, partitions
 //! that came later.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::json;
 
 use super::{HOLD, args, count, start};
@@ -25,11 +24,7 @@ fn client() -> ClientConfig {
 
 /// Everything below `offset` of partition 0 is gone, as after retention.
 async fn delete_below(world: &World, offset: i64) {
-    let admin: AdminClient<DefaultClientContext> = client().create().expect("a client");
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset(&world.topic, 0, Offset::Offset(offset)).expect("an offset");
-    let options = AdminOptions::new().operation_timeout(Some(LIMIT)).request_timeout(Some(LIMIT));
-    admin.delete_records(&list, &options).await.expect("records can be deleted");
+    world.kafka.delete_below(&world.topic, &BTreeMap::from([(0, offset)])).await;
 }
 
 #[tokio::test]
