@@ -10,6 +10,7 @@ mod crashes;
 mod demo;
 mod dry_run;
 mod groups;
+mod interruptions;
 mod kit;
 mod late;
 mod letters;
