@@ -90,7 +90,9 @@ enum Phase {
     /// The request is on its way or answered; the answer is in hand when the write comes.
     Answered(Held, Said),
     /// Whether its reservation committed is not known to it.
-    Unconfirmed { token: u8 },
+    Unconfirmed {
+        token: u8,
+    },
     /// Knows that the effect is settled.
     Settled,
     Crashed,
@@ -130,7 +132,9 @@ impl Phase {
     /// The token it holds or aims at is no row's any more.
     fn outdate(&mut self) {
         let token = match self {
-            Self::Judged(Plan::Reserve(Kind::Abandoned(token) | Kind::Own(token)) | Plan::Uncertain(token))
+            Self::Judged(
+                Plan::Reserve(Kind::Abandoned(token) | Kind::Own(token)) | Plan::Uncertain(token),
+            )
             | Self::Reserved(Held { token, .. })
             | Self::Answered(Held { token, .. }, _)
             | Self::Unconfirmed { token } => token,
@@ -169,11 +173,7 @@ struct Steps {
 impl World {
     fn new(events: usize, left: Trouble) -> Self {
         let worker = || Worker { at: 0, phase: Phase::Idle, cut_off: false };
-        Self {
-            effects: vec![Effect::default(); events],
-            workers: [worker(), worker(), worker()],
-            left,
-        }
+        Self { effects: vec![Effect::default(); events], workers: [worker(), worker(), worker()], left }
     }
 
     fn is_settled(&self) -> bool {

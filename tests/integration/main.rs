@@ -15,6 +15,7 @@ mod kit;
 mod late;
 mod letters;
 mod live;
+mod outages;
 mod proofs;
 mod replay;
 mod review;

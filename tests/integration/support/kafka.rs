@@ -103,6 +103,15 @@ impl Kafka {
         assert!(results.iter().all(Result::is_ok), "{results:?}");
     }
 
+    /// Deletes the records of a partition below `offset`, as retention does.
+    pub async fn delete_below(&self, topic: &str, partition: i32, offset: i64) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.servers, &[]);
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT)).request_timeout(Some(LIMIT));
+        let mut below = TopicPartitionList::new();
+        below.add_partition_offset(topic, partition, Offset::Offset(offset)).expect("an offset");
+        admin.delete_records(&below, &options).await.expect("a broker that deletes");
+    }
+
     /// Writes one record and waits for the broker: its partition and offset.
     pub async fn produce(&self, topic: &str, record: &Outgoing) -> (i32, i64) {
         delivered(self.enqueue(topic, record)).await
