@@ -8,6 +8,7 @@ mod broker;
 mod chaos;
 mod crashes;
 mod demo;
+mod documented;
 mod dry_run;
 mod groups;
 mod interruptions;
