@@ -131,14 +131,12 @@ enum Said {
 impl Phase {
     /// The token it holds or aims at is no row's any more.
     fn outdate(&mut self) {
-        let token = match self {
-            Self::Judged(
-                Plan::Reserve(Kind::Abandoned(token) | Kind::Own(token)) | Plan::Uncertain(token),
-            )
-            | Self::Reserved(Held { token, .. })
-            | Self::Answered(Held { token, .. }, _)
-            | Self::Unconfirmed { token } => token,
-            _ => return,
+        let (Self::Judged(Plan::Reserve(Kind::Abandoned(token) | Kind::Own(token)) | Plan::Uncertain(token))
+        | Self::Reserved(Held { token, .. })
+        | Self::Answered(Held { token, .. }, _)
+        | Self::Unconfirmed { token }) = self
+        else {
+            return;
         };
         if *token == CURRENT {
             *token = STALE;

@@ -53,7 +53,12 @@ async fn a_failover_that_leaves_a_read_only_server_is_waited_out() {
     administer(&world, "alter database {} set default_transaction_read_only = on").await;
     end_sessions(&world).await;
     world.feed(5, 20).await;
-    until("it was told 25006", SOON, async || live.stderr().contains("read-only transaction")).await;
+    until("it was told 25006", SOON, async || {
+        let said = live.stderr();
+        said.lines()
+            .any(|line| line.contains("read-only transaction") && line.contains(r#"class="transitorio""#))
+    })
+    .await;
     assert_eq!(world.committed().await[&0], Some(5), "I4: the partition is held");
     administer(&world, "alter database {} reset default_transaction_read_only").await;
     end_sessions(&world).await;
