@@ -462,8 +462,8 @@ impl World {
 fn token_of(phase: Phase) -> Option<u8> {
     match phase {
         Phase::Reserved(held) | Phase::Answered(held, _) => Some(held.token),
-        Phase::Unconfirmed { token } => Some(token),
-        Phase::Judged(Plan::Reserve(Kind::Abandoned(token) | Kind::Own(token))) => Some(token),
+        Phase::Unconfirmed { token }
+        | Phase::Judged(Plan::Reserve(Kind::Abandoned(token) | Kind::Own(token))) => Some(token),
         Phase::Judged(Plan::Uncertain(token)) => token,
         _ => None,
     }
