@@ -99,6 +99,7 @@ pub(super) struct WaveReport {
     reserved: Vec<usize>,
     connection: Option<PgConnection>,
     result: Result<WaveDone, StoreError>,
+    begun: Instant,
     took: Duration,
 }
 
@@ -293,7 +294,7 @@ impl Coordinator {
         self.wave = Some(tokio::task::spawn_local(async move {
             let begun = Instant::now();
             let (connection, result) = carry_out(&store, connection, &writer, &wave).await;
-            WaveReport { wave, finished, reserved, connection, result, took: begun.elapsed() }
+            WaveReport { wave, finished, reserved, connection, result, begun, took: begun.elapsed() }
         }));
     }
 
@@ -319,7 +320,7 @@ impl Coordinator {
                 self.road.health.database(Ok::<(), StoreError>(()));
                 crate::crash::point("after_wave");
                 self.book_finished(report.finished, &done);
-                self.book_reserved(&report.wave, &report.reserved, done);
+                self.book_reserved(&report.wave, &report.reserved, done, report.begun);
             }
             Err(error) => {
                 self.store.failed("wave", error);
@@ -461,7 +462,7 @@ impl Coordinator {
         !self.is_draining() && event.is_some_and(|event| self.lanes.is_open(event.lane))
     }
 
-    fn book_reserved(&mut self, wave: &Wave, reserved: &[usize], done: WaveDone) {
+    fn book_reserved(&mut self, wave: &Wave, reserved: &[usize], done: WaveDone, begun: Instant) {
         for claimed in done.claimed {
             let effect = &mut self.flight.effects[reserved[claimed.index]];
             effect.attempts = claimed.attempts;
@@ -481,7 +482,7 @@ impl Coordinator {
                 self.look_again(at);
             } else {
                 members += 1;
-                self.begin_call(at, wave.token, wave.reserve[index].claim);
+                self.begin_call(at, wave.token, &wave.reserve[index], begun);
             }
         }
         if members > 0 {
@@ -492,12 +493,13 @@ impl Coordinator {
     }
 
     /// The reservation is durable: call, unless nothing may be begun any more.
-    fn begin_call(&mut self, at: usize, token: Token, claim: Claim) {
+    /// `asked`: when, by our clock; its lease cannot have begun earlier.
+    fn begin_call(&mut self, at: usize, token: Token, reserve: &Reserve, asked: Instant) {
         let wanted = self.is_wanted(at);
         let held = !self.may_begin();
         let effect = &mut self.flight.effects[at];
         effect.unconfirmed = None;
-        if claim == Claim::New {
+        if reserve.claim == Claim::New {
             effect.attempts = 1;
         }
         let id = effect.effect_type;
@@ -514,7 +516,8 @@ impl Coordinator {
             .as_deref()
             .and_then(|stored| crate::domain::effect::body_from_stored(stored).ok());
         let body = body.unwrap_or_else(|| request.body.clone());
-        let call = Call { effect_type: id, key: request.key.clone(), body, traceparent };
+        let lease_ends = asked + reserve.lease;
+        let call = Call { effect_type: id, key: request.key.clone(), body, lease_ends, traceparent };
         let gateway = Arc::clone(&self.road.gateway);
         self.calls.spawn(async move {
             crate::crash::point("before_call");

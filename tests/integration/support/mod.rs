@@ -67,3 +67,8 @@ pub fn crash(point: &str) -> (&'static str, String) {
 pub fn crash_at(point: &str, n: u32) -> (&'static str, String) {
     ("REPRISE_CRASH", format!("{point}:{n}"))
 }
+
+/// The environment that makes the binary stop, as by SIGSTOP, the `n`-th time it passes the point.
+pub fn stop_at(point: &str, n: u32) -> (&'static str, String) {
+    ("REPRISE_CRASH", format!("{point}:{n}:stop"))
+}
