@@ -129,7 +129,11 @@ async fn gauges(relay: Arc<Relay>) {
         tick.tick().await;
         match outbox::waiting(relay.database.pool()).await {
             Ok(waiting) => relay.metrics.outbox_waiting(&waiting),
-            Err(error) => tracing::debug!(%error, "gauges of the outbox not refreshed"),
+            // An outage is told by others; what stays wrong is told here.
+            Err(error @ StoreError::Transient(_)) => {
+                tracing::debug!(%error, "gauges of the outbox not refreshed");
+            }
+            Err(error) => tracing::warn!(%error, "gauges of the outbox cannot be read"),
         }
     }
 }

@@ -73,10 +73,12 @@ pub async fn make_ahead(connection: &mut PgConnection, table: DayTable) -> Resul
     .await?;
     for (partition, from, to) in missing {
         let mut transaction = connection.begin().await?;
-        // Attached, not made in place: inserts into the other partitions go on meanwhile.
+        // The parent's lock keeps inserts out for the moment: one that had chosen the default partition already
+        // would fail there, because the row has become another partition's.
         let statements = format!(
             "{LOCK_LIMIT};
              create table if not exists {partition} (like {name} including all);
+             lock table {name} in share row exclusive mode;
              alter table {name} attach partition {partition} for values from ('{from}') to ('{to}')"
         );
         match sqlx::raw_sql(AssertSqlSafe(statements)).execute(&mut *transaction).await {

@@ -249,10 +249,10 @@ pub const COUNT_MAX: i64 = 100_000;
 pub async fn waiting(pool: &PgPool) -> Result<Waiting, StoreError> {
     let row = sqlx::query(
         "select (select count(*) from (select 1 from outbox where published_at is null and parked_at is null
-                                       limit $1) as some) as unpublished,
+                                       limit $1) as counted) as unpublished,
                 (select (extract(epoch from now() - created_at) * 1000)::bigint from outbox
                  where published_at is null and parked_at is null order by seq limit 1) as oldest,
-                (select count(*) from (select 1 from outbox where parked_at is not null limit $1) as some) as parked,
+                (select count(*) from (select 1 from outbox where parked_at is not null limit $1) as counted) as parked,
                 (select coalesce(max(pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
                                                           else pg_current_wal_lsn() end, restart_lsn)), 0)::bigint
                  from pg_replication_slots

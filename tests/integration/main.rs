@@ -4,6 +4,7 @@
 //! has its own topics, group and database, so that all of them run at once. One binary, to link once.
 
 mod amounts;
+mod avro;
 mod broker;
 mod chaos;
 mod crashes;
