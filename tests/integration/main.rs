@@ -6,6 +6,7 @@
 mod amounts;
 mod avro;
 mod broker;
+mod cdc;
 mod chaos;
 mod crashes;
 mod demo;
