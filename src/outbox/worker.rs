@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::broker::{Broker, Parting, Record, RefusedBy, SendError};
 use super::floor::Floor;
-use super::lanes::{Held, waves};
+use super::lanes::{HELD_MAX, Held, waves};
 use super::message::{Destination, header};
 use super::relay::{Relay, RelayError};
 use crate::codec::outgoing::{EncodeError, Kind, Outgoing};
@@ -115,10 +115,15 @@ impl Worker {
     }
 
     async fn read(&mut self, session: &mut Session) -> Result<Vec<Row>, StoreError> {
-        let now = Instant::now();
         if self.held.is_full() {
-            return Ok(Vec::new());
+            tracing::warn!(
+                lanes = HELD_MAX,
+                "too many aggregates wait one by one; all of them wait together"
+            );
+            self.held.clear();
+            self.pause().await;
         }
+        let now = Instant::now();
         let after = if self.held.is_empty() { self.floor.at(now) } else { 0 };
         session.unpublished(after, &self.held.waiting(now), self.relay.settings.batch).await
     }
@@ -286,9 +291,9 @@ impl Worker {
             self.pause().await;
         } else if refused.is_empty()
             && self.held.is_empty()
-            && let Some(last) = published.last()
+            && let Some(last) = published.iter().map(|row| row.seq).max()
         {
-            self.floor.seen(last.seq, Instant::now());
+            self.floor.seen(last, Instant::now());
         }
         Ok(())
     }

@@ -150,8 +150,8 @@ async fn drop_one(
     let mut transaction = connection.begin().await?;
     sqlx::query(LOCK_LIMIT).execute(&mut *transaction).await?;
     // Nobody writes to the day between the second look and the drop; writers of other days go on.
-    let lock = format!("lock table {partition} in share row exclusive mode");
-    sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut *transaction).await?;
+    let locking = format!("lock table {partition} in share row exclusive mode");
+    sqlx::raw_sql(AssertSqlSafe(locking)).execute(&mut *transaction).await?;
     let stays: bool =
         sqlx::query_scalar(AssertSqlSafe(look)).bind(oldest).fetch_one(&mut *transaction).await?;
     if stays {
