@@ -23,10 +23,13 @@ mod fields;
 mod instant;
 mod json;
 mod number;
+pub mod order_schemas;
+pub mod outgoing;
 pub mod registry;
 pub mod said;
 #[cfg(test)]
 mod tests;
+mod to_avro;
 mod trace;
 
 use std::collections::HashMap;

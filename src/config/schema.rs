@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 7] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 10] = [
     (
         "kafka",
         &[
@@ -23,6 +23,9 @@ pub(super) const SECTIONS: [(&str, &[&str]); 7] = [
     ("varredura", &["intervalo"]),
     ("replay", &["concorrencia", "max_conexoes"]),
     ("arquivo", &["grupo"]),
+    ("orders", &["topic", "dlq_topic", "format", "registry_url", "snapshot_every"]),
+    ("outbox", &["publisher", "workers", "poll_interval", "batch", "max_attempts", "retention"]),
+    ("inbox", &["retention"]),
 ];
 
 /// The section of effect types, each a table of [`EFFECT_KEYS`].

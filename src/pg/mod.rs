@@ -13,6 +13,9 @@
 //! * [`sweep`]: what is due and whose event does not come back, from the small tables
 //! * [`review`]: what a person sees of an effect, and decides
 //! * [`archive`]: every record of the topic, byte for byte, beyond its retention
+//! * [`days`]: partitions by day, made ahead and dropped when they are over
+//! * [`inbox`]: messages that a consumer has handled, in the transaction of what it did
+//! * [`outbox`]: messages to publish, added in the transaction of the append
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
@@ -23,6 +26,7 @@
 pub mod archive;
 pub mod commission;
 pub mod connect;
+pub mod days;
 pub mod dead_letter;
 pub mod demo;
 pub mod doctor;
@@ -30,10 +34,12 @@ pub mod dry_run;
 pub mod error;
 pub mod gauges;
 mod headers;
+pub mod inbox;
 mod isolate;
 pub mod letters;
 pub mod lookup;
 mod moves;
+pub mod outbox;
 pub mod owner;
 pub mod replay;
 pub mod replay_diff;

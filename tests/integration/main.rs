@@ -5,19 +5,23 @@
 
 mod amounts;
 mod archive;
+mod avro;
 mod broker;
+mod cdc;
 mod chaos;
 mod crashes;
 mod demo;
 mod documented;
 mod dry_run;
 mod groups;
+mod inbox;
 mod interruptions;
 mod kit;
 mod late;
 mod letters;
 mod live;
 mod outages;
+mod outbox;
 mod proofs;
 mod replay;
 mod review;
