@@ -19,6 +19,7 @@
 //! | [`pg`] | the only SQL: look-up, guarded upsert, waves, evidence, dead-letter index, error classes |
 //! | [`gateway`] | the providers: one call, what its answer proves, the circuit |
 //! | [`applier`] | the order of steps: plan, ledger, gateway, settle; the one road of every run |
+//! | [`outbox`] | the order side's way out: messages, the relay, what keeps their order |
 //! | [`stream`] | the only rdkafka: consumer thread, starting places, commits, dead-letter topic |
 //! | [`run`] | wiring: how a service is built from the rooms |
 //! | [`cli`], [`ops`] | people and platforms: commands; admin HTTP |
@@ -73,6 +74,7 @@ pub mod gateway;
 pub mod health;
 pub mod metrics;
 pub mod ops;
+pub mod outbox;
 pub mod pg;
 pub mod run;
 pub mod stream;

@@ -13,6 +13,7 @@
 
 mod effects;
 mod layers;
+mod orders;
 mod problem;
 mod properties;
 mod reader;
@@ -30,6 +31,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use effects::LEASE_MARGIN;
+pub use orders::{Format, Inbox, Orders, Outbox, Publisher};
 pub use problem::{ConfigErrors, Problem, Source, Warning};
 pub use secret::{REDACTED, Secret, redacted_url};
 pub use sections::REPLAY_GROUP_PREFIX;
@@ -57,6 +59,9 @@ pub struct Config {
     pub batch: Batch,
     pub sweep: Sweep,
     pub replay: Replay,
+    pub orders: Orders,
+    pub outbox: Outbox,
+    pub inbox: Inbox,
     /// In the order of the file: the position is the effect's id.
     pub effects: Vec<Effect>,
     /// Path of every key that was set, with where; for `config show`.
@@ -229,12 +234,28 @@ impl Config {
         let batch = sections::batch(&mut reader);
         let sweep = sections::sweep(&mut reader);
         let replay = sections::replay(&mut reader, postgres.as_ref().map_or(0, |pg| pg.max_connections));
+        let orders = orders::orders(&mut reader, kafka.as_ref());
+        let outbox = orders::outbox(&mut reader);
+        let inbox = orders::inbox(&mut reader);
         let effects = effects::read(&mut reader);
         let Reader { problems, warnings, .. } = reader;
-        match (kafka, postgres, sweep) {
-            (Some(kafka), Some(postgres), Some(sweep)) if problems.is_empty() => {
+        match (kafka, postgres, sweep, outbox, inbox) {
+            (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some(inbox)) if problems.is_empty() => {
                 let origins = layers.origins();
-                Ok((Self { kafka, postgres, http, batch, sweep, replay, effects, origins }, warnings))
+                let config = Self {
+                    kafka,
+                    postgres,
+                    http,
+                    batch,
+                    sweep,
+                    replay,
+                    orders,
+                    outbox,
+                    inbox,
+                    effects,
+                    origins,
+                };
+                Ok((config, warnings))
             }
             _ => Err(ConfigErrors(problems)),
         }

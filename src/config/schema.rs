@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 6] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 9] = [
     (
         "kafka",
         &[
@@ -22,6 +22,9 @@ pub(super) const SECTIONS: [(&str, &[&str]); 6] = [
     ("lote", &["max_eventos"]),
     ("varredura", &["intervalo"]),
     ("replay", &["concorrencia", "max_conexoes"]),
+    ("orders", &["topic", "dlq_topic", "format", "registry_url", "snapshot_every"]),
+    ("outbox", &["publisher", "workers", "poll_interval", "batch", "retention"]),
+    ("inbox", &["retention"]),
 ];
 
 /// The section of effect types, each a table of [`EFFECT_KEYS`].

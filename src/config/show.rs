@@ -71,6 +71,24 @@ impl Rows<'_> {
     }
 }
 
+impl Rows<'_> {
+    fn push_order_side(&mut self) {
+        let Config { orders, outbox, inbox, .. } = self.config;
+        self.push("orders", "topic", &orders.topic);
+        self.push("orders", "dlq_topic", &orders.dlq_topic);
+        self.push("orders", "format", orders.format.as_str());
+        let registry = orders.registry_url.as_ref().map(|url| redacted_url(url.expose()));
+        self.push_optional("orders", "registry_url", registry);
+        self.push("orders", "snapshot_every", orders.snapshot_every);
+        self.push("outbox", "publisher", outbox.publisher.as_str());
+        self.push("outbox", "workers", outbox.workers);
+        self.push_duration("outbox", "poll_interval", outbox.poll_interval);
+        self.push("outbox", "batch", outbox.batch);
+        self.push_duration("outbox", "retention", outbox.retention);
+        self.push_duration("inbox", "retention", inbox.retention);
+    }
+}
+
 impl Config {
     /// Every setting with its effective value and where it came from. No secret is in it.
     pub fn settings(&self) -> Vec<Setting> {
@@ -97,6 +115,7 @@ impl Config {
         rows.push_duration("varredura", "intervalo", self.sweep.interval);
         rows.push_optional("replay", "concorrencia", self.replay.slots);
         rows.push("replay", "max_conexoes", self.replay.max_connections);
+        rows.push_order_side();
         for effect in &self.effects {
             rows.push_effect(effect);
         }

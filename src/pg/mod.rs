@@ -12,6 +12,7 @@
 //! * [`stored`]: a ledger row with everything it takes to go on without its event
 //! * [`sweep`]: what is due and whose event does not come back, from the small tables
 //! * [`review`]: what a person sees of an effect, and decides
+//! * [`outbox`]: messages to publish, added in the transaction of the append
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
@@ -31,6 +32,7 @@ mod isolate;
 pub mod letters;
 pub mod lookup;
 mod moves;
+pub mod outbox;
 pub mod owner;
 pub mod replay;
 pub mod replay_diff;
