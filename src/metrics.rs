@@ -19,12 +19,14 @@ use crate::domain::effect::{EffectState, EffectTypeId, Outcome, RunKind, StateOu
 use crate::domain::poison::Reason;
 
 mod family;
+mod outbox;
 mod partitions;
 mod process;
 #[cfg(test)]
 mod tests;
 
 use family::{Families, seconds};
+use outbox::OutboxSeries;
 use partitions::{PartitionSeries, ReplaySeries};
 use process::Process;
 
@@ -61,6 +63,14 @@ pub mod name {
     pub const LAST_SWEEP: &str = "reprise_varredura_ultima_segundos";
     pub const REPLAY_POSITION: &str = "reprise_replay_posicao";
     pub const REPLAY_REMAINING: &str = "reprise_replay_restante";
+    pub const OUTBOX_PUBLISHED: &str = "reprise_outbox_published_total";
+    pub const OUTBOX_FAILURES: &str = "reprise_outbox_failures_total";
+    pub const OUTBOX_PARKED_TOTAL: &str = "reprise_outbox_parked_total";
+    pub const OUTBOX_UNPUBLISHED: &str = "reprise_outbox_unpublished";
+    pub const OUTBOX_OLDEST: &str = "reprise_outbox_oldest_seconds";
+    pub const OUTBOX_PARKED: &str = "reprise_outbox_parked";
+    pub const OUTBOX_SECONDS: &str = "reprise_outbox_publish_seconds";
+    pub const OUTBOX_SLOT_LAG: &str = "reprise_outbox_slot_lag_bytes";
     pub const UPTIME: &str = "reprise_processo_segundos";
     pub const RESIDENT: &str = "reprise_processo_memoria_bytes";
     pub const BUILD: &str = "reprise_versao_info";
@@ -145,6 +155,26 @@ impl DatabaseErrorClass {
     }
 }
 
+/// Why a message of the outbox was not acknowledged: label `cause`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutboxFailure {
+    /// For itself.
+    Refused,
+    /// Broker, topic or schema registry; it waits.
+    Away,
+}
+
+impl OutboxFailure {
+    pub const ALL: [Self; 2] = [Self::Refused, Self::Away];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Away => "away",
+        }
+    }
+}
+
 /// A registry that cannot be built: a name or label that Prometheus does not accept, or the same one twice.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics cannot be set up: {0}")]
@@ -206,6 +236,7 @@ pub struct Metrics {
     last_sweep: Gauge,
     partitions: PartitionSeries,
     replay: ReplaySeries,
+    outbox: OutboxSeries,
     process: Process,
 }
 
@@ -281,6 +312,7 @@ impl Metrics {
             )?,
             partitions: PartitionSeries::new(&families)?,
             replay: ReplaySeries::new(&families)?,
+            outbox: OutboxSeries::new(&families)?,
             process: Process::new(&families)?,
             registry: families.into_registry(),
         })

@@ -23,9 +23,12 @@ mod fields;
 mod instant;
 mod json;
 mod number;
+pub mod order_schemas;
+pub mod outgoing;
 pub mod registry;
 #[cfg(test)]
 mod tests;
+mod to_avro;
 mod trace;
 
 use std::collections::HashMap;

@@ -14,6 +14,7 @@ use super::{DAY, HOUR, Kafka};
 const WORKERS_MAX: usize = 32;
 /// Beyond this a batch only makes repeats after a kill longer.
 const BATCH_MAX: usize = 10_000;
+const ATTEMPTS_MAX: u32 = 1_000;
 const SNAPSHOT_MAX: u32 = 100_000;
 
 /// `[orders]`
@@ -53,6 +54,8 @@ pub struct Outbox {
     pub poll_interval: Duration,
     /// Rows read, sent and marked together.
     pub batch: usize,
+    /// Refusals of one message by the broker until it is parked.
+    pub max_attempts: u32,
     /// Published rows are kept so long, and then until their day is over.
     pub retention: Duration,
 }
@@ -114,10 +117,18 @@ pub(super) fn outbox(reader: &mut Reader<'_>) -> Option<Outbox> {
     let publisher = section.choice("publisher", Publisher::Relay, &words);
     let workers = section.integer("workers", &(1..=WORKERS_MAX)).unwrap_or(2);
     let batch = section.integer("batch", &(1..=BATCH_MAX)).unwrap_or(500);
+    let max_attempts = section.integer("max_attempts", &(1..=ATTEMPTS_MAX)).unwrap_or(8);
     let polls = Duration::from_millis(10)..=Duration::from_mins(1);
     let poll_interval = section.duration("poll_interval", Duration::from_millis(200), &polls);
     let retention = section.duration("retention", 2 * DAY, &(HOUR..=365 * DAY));
-    Some(Outbox { publisher, workers, poll_interval: poll_interval?, batch, retention: retention? })
+    Some(Outbox {
+        publisher,
+        workers,
+        poll_interval: poll_interval?,
+        batch,
+        max_attempts,
+        retention: retention?,
+    })
 }
 
 /// `None` only where a problem was recorded.

@@ -23,7 +23,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 9] = [
     ("varredura", &["intervalo"]),
     ("replay", &["concorrencia", "max_conexoes"]),
     ("orders", &["topic", "dlq_topic", "format", "registry_url", "snapshot_every"]),
-    ("outbox", &["publisher", "workers", "poll_interval", "batch", "retention"]),
+    ("outbox", &["publisher", "workers", "poll_interval", "batch", "max_attempts", "retention"]),
     ("inbox", &["retention"]),
 ];
 

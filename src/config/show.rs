@@ -84,6 +84,7 @@ impl Rows<'_> {
         self.push("outbox", "workers", outbox.workers);
         self.push_duration("outbox", "poll_interval", outbox.poll_interval);
         self.push("outbox", "batch", outbox.batch);
+        self.push("outbox", "max_attempts", outbox.max_attempts);
         self.push_duration("outbox", "retention", outbox.retention);
         self.push_duration("inbox", "retention", inbox.retention);
     }

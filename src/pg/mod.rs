@@ -12,6 +12,8 @@
 //! * [`stored`]: a ledger row with everything it takes to go on without its event
 //! * [`sweep`]: what is due and whose event does not come back, from the small tables
 //! * [`review`]: what a person sees of an effect, and decides
+//! * [`days`]: partitions by day, made ahead and dropped when they are over
+//! * [`inbox`]: messages that a consumer has handled, in the transaction of what it did
 //! * [`outbox`]: messages to publish, added in the transaction of the append
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
@@ -22,12 +24,14 @@
 
 pub mod commission;
 pub mod connect;
+pub mod days;
 pub mod dead_letter;
 pub mod demo;
 pub mod doctor;
 pub mod dry_run;
 pub mod error;
 pub mod gauges;
+pub mod inbox;
 mod isolate;
 pub mod letters;
 pub mod lookup;

@@ -14,7 +14,9 @@ pub mod kafka;
 pub mod link;
 pub mod process;
 pub mod provider;
+pub mod registry;
 pub mod setup;
+pub mod shop;
 pub mod world;
 
 use std::time::{Duration, Instant};
