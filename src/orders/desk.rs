@@ -87,11 +87,17 @@ pub enum DeskError {
     /// The rules say no. Nothing was written, and the same again will be refused until the order changes.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    #[error("this Idempotency-Key was used for another command on this order; use a new key for a new command")]
+    #[error(
+        "this Idempotency-Key was used for another command on this order; use a new key for a new command"
+    )]
     KeyReused,
-    #[error("expectedVersion is {expected}, the order is at version {current}; read it again and decide anew")]
+    #[error(
+        "expectedVersion is {expected}, the order is at version {current}; read it again and decide anew"
+    )]
     VersionConflict { expected: u32, current: u32 },
-    #[error("other commands were first {ATTEMPTS_MAX} times in a row; send it again with the same Idempotency-Key")]
+    #[error(
+        "other commands were first {ATTEMPTS_MAX} times in a row; send it again with the same Idempotency-Key"
+    )]
     Contended,
     #[error("the order is not yet at version {wanted}; ask again")]
     NotYet { wanted: u32 },
@@ -201,8 +207,7 @@ impl Desk {
             places
                 .iter()
                 .flat_map(|place| {
-                    let recorded =
-                        Recorded { version: place.version, at: place.at, event: event.clone() };
+                    let recorded = Recorded { version: place.version, at: place.at, event: event.clone() };
                     translate::messages(request.order_id, &metadata, &recorded, &self.settings.also_publish)
                 })
                 .collect()
@@ -299,11 +304,10 @@ impl Desk {
         if tenant_id.is_some_and(|tenant_id| tenant_id != first.tenant_id) {
             return Err(Refusal::NoSuchOrder.into());
         }
-        let recorded = lines
-            .iter()
-            .map(|line| recorded(order_id, line))
-            .collect::<Result<Vec<_>, DeskError>>()?;
-        let findings = audit(order_id, &first.tenant_id, &recorded).map_err(|cause| broken(order_id, &cause))?;
+        let recorded =
+            lines.iter().map(|line| recorded(order_id, line)).collect::<Result<Vec<_>, DeskError>>()?;
+        let findings =
+            audit(order_id, &first.tenant_id, &recorded).map_err(|cause| broken(order_id, &cause))?;
         let from = after.saturating_add(1);
         let stored = store::history(&mut connection, order_id, from, limit.min(PAGE_MAX)).await?;
         let events = stored.into_iter().map(told).collect::<Result<Vec<_>, DeskError>>()?;
@@ -378,11 +382,7 @@ fn tenant_of(request: &Request, order: Option<&Order>) -> String {
 }
 
 /// Folds lines onto what there is.
-pub(super) fn fold(
-    order_id: Uuid,
-    order: Option<Order>,
-    lines: &[Line],
-) -> Result<Option<Order>, DeskError> {
+pub(super) fn fold(order_id: Uuid, order: Option<Order>, lines: &[Line]) -> Result<Option<Order>, DeskError> {
     lines.iter().try_fold(order, |order, line| {
         let after = Order::after(order, order_id, &line.tenant_id, &recorded(order_id, line)?);
         after.map(Some).map_err(|cause| broken(order_id, &cause))

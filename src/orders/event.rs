@@ -146,7 +146,9 @@ impl Event {
         match (name, form) {
             ("OrderPlaced", 1) => of(name, form, payload).map(Self::OrderPlaced),
             ("OrderPaid", 1) => of(name, form, payload).map(Self::OrderPaid),
-            ("CourierAssigned", 1) => of::<CourierAssignedV1>(name, form, payload).map(CourierAssignedV1::upcast),
+            ("CourierAssigned", 1) => {
+                of::<CourierAssignedV1>(name, form, payload).map(CourierAssignedV1::upcast)
+            }
             ("CourierAssigned", 2) => of(name, form, payload).map(Self::CourierAssigned),
             ("PickedUp", 1) => Ok(Self::PickedUp),
             ("OutForDelivery", 1) => Ok(Self::OutForDelivery),
@@ -225,7 +227,8 @@ mod tests {
             Event::Cancelled(why),
         ];
         for event in events {
-            let read = Event::read(event.name(), event.form(), &event.payload().to_string()).expect("readable");
+            let read =
+                Event::read(event.name(), event.form(), &event.payload().to_string()).expect("readable");
             assert_eq!(read, event);
         }
     }

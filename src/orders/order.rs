@@ -165,7 +165,9 @@ impl Order {
 
 /// What the items cost together; `None` beyond 64 bits.
 pub fn total(items: &[Item]) -> Option<i64> {
-    items.iter().try_fold(0_i64, |sum, item| sum.checked_add(item.quantity.checked_mul(item.unit_price_cents)?))
+    items
+        .iter()
+        .try_fold(0_i64, |sum, item| sum.checked_add(item.quantity.checked_mul(item.unit_price_cents)?))
 }
 
 /// What somebody wants done with an order. Serialized, it is what a repetition must equal.
@@ -244,14 +246,16 @@ pub fn decide(order: Option<&Order>, command: &Command) -> Result<Event, Refusal
             Ok(Event::OutForDelivery)
         }
         Command::MarkDelivered => {
-            expect(order, Status::OutForDelivery, "not-out-for-delivery", "it must be out for delivery first")?;
+            expect(
+                order,
+                Status::OutForDelivery,
+                "not-out-for-delivery",
+                "it must be out for delivery first",
+            )?;
             Ok(Event::Delivered)
         }
         Command::RequestCancellation { reason } => {
-            if matches!(
-                order.status,
-                Status::Delivered | Status::CancellationRequested | Status::Cancelled
-            ) {
+            if matches!(order.status, Status::Delivered | Status::CancellationRequested | Status::Cancelled) {
                 let needs = "a cancellation can be requested once, before delivery";
                 return Err(Refusal::Status { status: order.status, code: "not-cancellable", needs });
             }

@@ -102,10 +102,7 @@ fn cancelling_is_free_before_the_pick_up_and_asked_for_afterwards() {
     assert_eq!(decide(Some(&fold(vec![placed()])), &cancel), Ok(Event::Cancelled(late())));
     let mut events = vec![placed(), paid(10_000), assigned(), Event::PickedUp];
     assert_eq!(code(&fold(events.clone()), &cancel), "not-cancellable");
-    assert_eq!(
-        decide(Some(&fold(events.clone())), &request),
-        Ok(Event::CancellationRequested(late()))
-    );
+    assert_eq!(decide(Some(&fold(events.clone())), &request), Ok(Event::CancellationRequested(late())));
     events.push(Event::CancellationRequested(late()));
     assert_eq!(code(&fold(events.clone()), &request), "not-cancellable");
     assert_eq!(decide(Some(&fold(events.clone())), &cancel), Ok(Event::Cancelled(late())));

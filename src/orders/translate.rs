@@ -128,10 +128,9 @@ pub fn from_foreign(message: &Value) -> Result<Foreign, NotTranslated> {
     let tipo = text(message, "/tipo", "tipo")?;
     let command = match tipo.as_str() {
         PAID => Command::Pay {
-            amount_cents: message
-                .pointer("/payload/valorCentavos")
-                .and_then(Value::as_i64)
-                .ok_or(NotTranslated::Field { field: "payload.valorCentavos", what: "must be whole cents" })?,
+            amount_cents: message.pointer("/payload/valorCentavos").and_then(Value::as_i64).ok_or(
+                NotTranslated::Field { field: "payload.valorCentavos", what: "must be whole cents" },
+            )?,
         },
         "pedido.entregador-atribuido" => Command::Assign {
             courier_id: text(message, "/payload/entregadorId", "payload.entregadorId")?,
@@ -156,7 +155,8 @@ pub fn from_foreign(message: &Value) -> Result<Foreign, NotTranslated> {
 fn text(message: &Value, pointer: &str, field: &'static str) -> Result<String, NotTranslated> {
     let text = message.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     let fit = text.filter(|text| text.len() <= 1_000 && !text.contains(char::is_control));
-    fit.map(str::to_owned).ok_or(NotTranslated::Field { field, what: "must be a text without control characters" })
+    fit.map(str::to_owned)
+        .ok_or(NotTranslated::Field { field, what: "must be a text without control characters" })
 }
 
 #[cfg(test)]
@@ -201,7 +201,10 @@ mod tests {
         };
         let told = messages(ORDER, &metadata(), &recorded(2, Event::OrderPaid(paid)), &[]);
         let [event, paid] = told.as_slice() else { panic!("two messages: {told:?}") };
-        assert_eq!((event.destination, event.id, event.event_type.as_str()), (Destination::Events, EVENT, "OrderPaid"));
+        assert_eq!(
+            (event.destination, event.id, event.event_type.as_str()),
+            (Destination::Events, EVENT, "OrderPaid")
+        );
         assert_eq!(
             event.payload,
             json!({
@@ -272,7 +275,10 @@ mod tests {
             command("pedido.cancelamento-solicitado", json!({"motivo": "late"})),
             Ok(Command::RequestCancellation { reason: reason() })
         );
-        assert_eq!(command("pedido.cancelado", json!({"motivo": "late"})), Ok(Command::Cancel { reason: reason() }));
+        assert_eq!(
+            command("pedido.cancelado", json!({"motivo": "late"})),
+            Ok(Command::Cancel { reason: reason() })
+        );
         assert_eq!(
             command("pedido.avaliado", json!({})),
             Err(NotTranslated::OtherType("pedido.avaliado".to_owned()))
