@@ -16,6 +16,7 @@ mod beside;
 pub mod decode;
 pub mod dry_run;
 mod gauges;
+pub mod orders;
 pub mod parts;
 pub mod redrive;
 pub mod relay;
