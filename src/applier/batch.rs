@@ -203,7 +203,8 @@ fn as_stored(state: &CommissionWrite) -> StoredCommission {
         version: state.version,
         amount: state.amount,
         event_digest: state.event_digest,
-        by_this_run: true,
+        // Another record of this batch writes it, and is counted for it.
+        by_this_run: false,
     }
 }
 

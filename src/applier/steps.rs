@@ -63,6 +63,13 @@ impl Coordinator {
     }
 
     fn book(&mut self, record: Planned, found: &[Option<Found>], result: &StateResult) {
+        let counted_before = *result == StateResult::Judged(StateVerdict::Unchanged { by_this_run: true })
+            && self.met_before(&record.plan, found);
+        let result = if counted_before {
+            &StateResult::Judged(StateVerdict::Unchanged { by_this_run: false })
+        } else {
+            result
+        };
         let poison = match result {
             StateResult::Refused(words) => Some(Poison::new(Reason::RefusedByDatabase, words)),
             StateResult::Judged(verdict) => {
@@ -88,6 +95,16 @@ impl Coordinator {
             return;
         }
         self.begin_effects(record, state, &verdicts, found);
+    }
+
+    /// Whether this process has met the event in another record of the run: its state is counted there. What an
+    /// earlier process of the run wrote and did not come to count is counted here.
+    fn met_before(&self, plan: &Plan, found: &[Option<Found>]) -> bool {
+        let own = Some(self.writer.owner);
+        let settled_here = |found: &Found| found.effect.as_ref().is_some_and(|row| row.owner == own);
+        let order = plan.commission.order_id.as_str();
+        found.iter().flatten().any(settled_here)
+            || plan.effects.iter().any(|request| self.flight.has(order, request))
     }
 
     fn judge_effects(&self, record: &Planned, found: &[Option<Found>]) -> Vec<EffectVerdict> {
