@@ -24,6 +24,7 @@
 //! | [`run`] | wiring: how a service is built from the rooms |
 //! | [`cli`], [`ops`] | people and platforms: commands; admin HTTP |
 //! | [`config`] | typed settings, every contradiction reported at once |
+//! | [`orders`] | the write side of orders: events, the fold, commands, the anti-corruption layer |
 //! | [`demo`] | the story of `make demo`: a provider, a morning, an incident |
 //! | [`metrics`], [`health`] | leaves that everyone may tell: counters by name; what is true of this process now |
 //! | [`crash`] | named crash points for the fault tests; nothing in a release binary |
@@ -74,6 +75,7 @@ pub mod gateway;
 pub mod health;
 pub mod metrics;
 pub mod ops;
+pub mod orders;
 pub mod outbox;
 pub mod pg;
 pub mod run;

@@ -20,6 +20,7 @@ pub mod failure;
 pub mod live;
 pub mod logging;
 pub mod migrate;
+pub mod orders;
 pub mod output;
 pub mod progress;
 pub mod relay;
@@ -54,6 +55,9 @@ enum Command {
     Relay(live::Args),
     /// Everything in one process: live, relay, API and what comes later
     All(live::Args),
+    /// Orders: serve the API, show an order now or as it was, its history
+    #[command(subcommand)]
+    Orders(orders::Args),
     /// Bring the database schema up to date
     Migrate,
     /// Review effects that nobody knows about
@@ -113,6 +117,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Live(args) => live::run(args, context).await,
         Command::Relay(args) => relay::run(args, context).await,
         Command::All(args) => all::run(args, context).await,
+        Command::Orders(args) => orders::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Effects(args) => effects::run(args, context).await,
         Command::Sweep(args) => sweep::run(args, context).await,

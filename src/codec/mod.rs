@@ -66,6 +66,11 @@ impl From<Poison> for DecodeError {
     }
 }
 
+/// An exact percentage from its text, as JSON spells numbers; `None` outside 0 to 100.
+pub fn percent(text: &str) -> Option<crate::domain::money::Percent> {
+    number::Decimal::parse(text)?.to_percent().ok()
+}
+
 /// First byte of the Confluent wire format. JSON text never starts with it.
 const AVRO_MAGIC: u8 = 0;
 

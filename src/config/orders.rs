@@ -27,6 +27,8 @@ pub struct Orders {
     pub registry_url: Option<Secret>,
     /// A snapshot after so many events.
     pub snapshot_every: u32,
+    /// `CourierAssigned` is published in its first form too, for consumers that are not ready for the second.
+    pub courier_assigned_v1: bool,
 }
 
 /// `orders.format`: how the order side writes its messages.
@@ -107,7 +109,9 @@ pub(super) fn orders(reader: &mut Reader<'_>, kafka: Option<&Kafka>) -> Orders {
         section.reject("registry_url", "is missing: Avro needs a schema registry", remedy);
     }
     let snapshot_every = section.integer("snapshot_every", &(1..=SNAPSHOT_MAX)).unwrap_or(50);
-    Orders { topic: name, dlq_topic, format, registry_url, snapshot_every }
+    let courier_assigned_v1 =
+        section.choice("courier_assigned_v1", false, &[("omit", false), ("publish", true)]);
+    Orders { topic: name, dlq_topic, format, registry_url, snapshot_every, courier_assigned_v1 }
 }
 
 /// `None` only where a problem was recorded.

@@ -22,7 +22,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 9] = [
     ("lote", &["max_eventos"]),
     ("varredura", &["intervalo"]),
     ("replay", &["concorrencia", "max_conexoes"]),
-    ("orders", &["topic", "dlq_topic", "format", "registry_url", "snapshot_every"]),
+    ("orders", &["topic", "dlq_topic", "format", "registry_url", "snapshot_every", "courier_assigned_v1"]),
     ("outbox", &["publisher", "workers", "poll_interval", "batch", "max_attempts", "retention"]),
     ("inbox", &["retention"]),
 ];

@@ -80,6 +80,8 @@ impl Rows<'_> {
         let registry = orders.registry_url.as_ref().map(|url| redacted_url(url.expose()));
         self.push_optional("orders", "registry_url", registry);
         self.push("orders", "snapshot_every", orders.snapshot_every);
+        let first_form = if orders.courier_assigned_v1 { "publish" } else { "omit" };
+        self.push("orders", "courier_assigned_v1", first_form);
         self.push("outbox", "publisher", outbox.publisher.as_str());
         self.push("outbox", "workers", outbox.workers);
         self.push_duration("outbox", "poll_interval", outbox.poll_interval);

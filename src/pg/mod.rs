@@ -18,6 +18,9 @@
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
+//! * [`orders`], [`order_snapshots`]: the event store, and folds of streams as a cache
+//! * [`order_feed`]: all events in order, for readers that must not pass over one
+//! * [`order_streams`]: migration of streams into parallel ones
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
 //! database's, and a query future is never dropped half-way on a connection that is used again.
@@ -36,6 +39,10 @@ mod isolate;
 pub mod letters;
 pub mod lookup;
 mod moves;
+pub mod order_feed;
+pub mod order_snapshots;
+pub mod order_streams;
+pub mod orders;
 pub mod outbox;
 pub mod owner;
 pub mod replay;

@@ -13,6 +13,7 @@
 pub mod decode;
 pub mod dry_run;
 mod gauges;
+pub mod orders;
 pub mod parts;
 pub mod redrive;
 pub mod relay;
