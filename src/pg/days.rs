@@ -143,8 +143,8 @@ async fn drop_one(
     // A look that holds nothing up first: most often something stays.
     let name = table.name();
     let look = format!("select exists (select 1 from {partition} where {})", table.stays());
-    let looking = sqlx::query_scalar(AssertSqlSafe(look.clone())).bind(oldest);
-    if looking.fetch_one(&mut *connection).await? {
+    let first_look = sqlx::query_scalar(AssertSqlSafe(look.clone())).bind(oldest);
+    if first_look.fetch_one(&mut *connection).await? {
         return Ok(false);
     }
     let mut transaction = connection.begin().await?;
