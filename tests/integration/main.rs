@@ -15,6 +15,7 @@ mod kit;
 mod late;
 mod letters;
 mod live;
+mod orders;
 mod outbox;
 mod proofs;
 mod replay;
