@@ -16,7 +16,6 @@ use super::support::World;
 /// A world's database, and a desk on it.
 pub struct Shop {
     pub world: World,
-    pub database: Database,
     pub desk: Desk,
 }
 
@@ -28,8 +27,8 @@ impl Shop {
     pub async fn with_snapshots_every(snapshot_every: u32) -> Self {
         let world = World::start().await;
         let database = Database::new(&world.database_url, 30).expect("a URL");
-        let desk = Desk::new(database.clone(), DeskSettings { snapshot_every, also_publish: Vec::new() });
-        Self { world, database, desk }
+        let desk = Desk::new(database, DeskSettings { snapshot_every, also_publish: Vec::new() });
+        Self { world, desk }
     }
 
     pub async fn connection(&self) -> PgConnection {
