@@ -8,7 +8,7 @@ STACK := deploy/dev/stack.sh
 # The same feature set for lint and test, so that nothing is compiled twice.
 FEATURES := --features crash-points
 
-.PHONY: help deps up down logs status build demo test lint bench chaos model clean-dev
+.PHONY: help deps up down logs status build demo test test-cdc lint bench chaos model clean-dev
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,8 +44,11 @@ lint: deps ## formatting, clippy with warnings denied, shell scripts; licences a
 test: lint up ## everything: lint, unit and integration tests against the real servers
 	@eval "$$($(STACK) env)"; cargo test --locked --no-fail-fast $(FEATURES)
 
+test-cdc: deps up ## the outbox by Debezium: Kafka Connect from Maven Central on the real servers (needs Java, Maven)
+	@eval "$$($(STACK) env)"; deploy/debezium/test.sh
+
 bench: deps up ## throughput on the real servers, against the plain designs
-	@eval "$$($(STACK) env)"; cargo bench --locked --bench live
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench live --bench outbox
 
 SECONDS ?= 60
 SEED ?= $(shell date +%s)

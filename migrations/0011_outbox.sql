@@ -31,6 +31,17 @@ alter sequence outbox_seq owned by outbox.seq;
 
 create table outbox_default partition of outbox default;
 
+-- The first days. The relay makes those to come.
+do $$
+declare day date;
+begin
+    for n in 0..3 loop
+        day := (now() at time zone 'UTC')::date + n;
+        execute format('create table %I partition of outbox for values from (%L) to (%L)',
+                       'outbox_' || to_char(day, 'YYYYMMDD'), day || ' 00:00:00+00', (day + 1) || ' 00:00:00+00');
+    end loop;
+end $$;
+
 -- Small whatever the table holds: what is published leaves it.
 create index outbox_unpublished on outbox (seq) where published_at is null and parked_at is null;
 create index outbox_parked on outbox (parked_at) where parked_at is not null;

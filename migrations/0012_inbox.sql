@@ -14,6 +14,17 @@ create table inbox (
 
 create table inbox_default partition of inbox default;
 
+-- The first days. The relay makes those to come.
+do $$
+declare day date;
+begin
+    for n in 0..3 loop
+        day := (now() at time zone 'UTC')::date + n;
+        execute format('create table %I partition of inbox for values from (%L) to (%L)',
+                       'inbox_' || to_char(day, 'YYYYMMDD'), day, day + 1);
+    end loop;
+end $$;
+
 comment on table inbox is 'Messages that a consumer has handled. Forgotten a day at a time, once the last of a day was handled longer ago than [inbox] retention.';
 comment on column inbox.message_day is 'Day of the UUIDv7 in message_id, in UTC; 1970-01-01 for an id that carries none.';
 comment on column inbox.consumer is 'Who handled it: two consumers of one topic do not hide messages from one another.';

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use schema_registry_converter::async_impl::schema_registry::{SrSettings, post_schema};
 use schema_registry_converter::schema_registry_common::{SchemaType, SuppliedSchema};
@@ -19,7 +19,9 @@ use super::order_schemas::{ORDER_EVENTS, PEDIDO_PAGO, Published, find};
 use super::to_avro::datum;
 
 /// Longest wait for one answer of the registry.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A registry in trouble is asked again so soon, by schema.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Why a message has no bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +79,18 @@ impl Encoder {
 /// Writes Avro, and remembers the ids that the registry gave.
 pub struct AvroWriter {
     registry: SrSettings,
-    known: Mutex<HashMap<(Kind, &'static str, u32), Arc<Registered>>>,
+    known: Mutex<HashMap<Key, Known>>,
+}
+
+type Key = (Kind, &'static str, u32);
+
+enum Known {
+    Registered(Arc<Registered>),
+    /// The registry gave no id; it is not asked again by every message of a batch.
+    Trouble {
+        at: Instant,
+        cause: String,
+    },
 }
 
 struct Registered {
@@ -132,8 +145,12 @@ impl AvroWriter {
     ) -> Result<Arc<Registered>, EncodeError> {
         let key = (kind, published.event_type, published.version);
         let mut known = self.known.lock().await;
-        if let Some(registered) = known.get(&key) {
-            return Ok(Arc::clone(registered));
+        match known.get(&key) {
+            Some(Known::Registered(registered)) => return Ok(Arc::clone(registered)),
+            Some(Known::Trouble { at, cause }) if at.elapsed() < ASK_AGAIN => {
+                return Err(EncodeError::Away(cause.clone()));
+            }
+            _ => {}
         }
         let schema = apache_avro::Schema::parse_str(published.text)
             .map_err(|error| EncodeError::Never(error.to_string()))?;
@@ -144,13 +161,18 @@ impl AvroWriter {
         };
         let supplied = SuppliedSchema::new(Some(name), SchemaType::Avro, published.text.to_owned());
         let answer = post_schema(&self.registry, subject.clone(), supplied).await;
-        let answer = answer.map_err(|error| {
-            let cause = error.cause.as_deref().unwrap_or("no cause given");
-            EncodeError::Away(format!("{subject} cannot be registered: {}: {cause}", error.error))
-        })?;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                let cause = error.cause.as_deref().unwrap_or("no cause given");
+                let cause = format!("{subject} cannot be registered: {}: {cause}", error.error);
+                known.insert(key, Known::Trouble { at: Instant::now(), cause: cause.clone() });
+                return Err(EncodeError::Away(cause));
+            }
+        };
         let registered = Arc::new(Registered { id: answer.id, schema });
         tracing::info!(subject, schema.id = answer.id, "schema registered");
-        known.insert(key, Arc::clone(&registered));
+        known.insert(key, Known::Registered(Arc::clone(&registered)));
         Ok(registered)
     }
 }

@@ -18,9 +18,9 @@ pub struct Record {
 /// Why a record was not acknowledged, by what is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The broker says no to this one record. It may say yes later (a limit was raised), or never.
-    #[error("refused: {0}")]
-    Refused(String),
+    /// No to this one record. It may become a yes later (a limit was raised, a schema was deployed), or never.
+    #[error("refused: {cause}")]
+    Refused { by: RefusedBy, cause: String },
     /// Broker, topic or right is missing, whatever the record: wait. It may have been written all the same.
     #[error("not acknowledged: {0}")]
     Away(String),
@@ -29,9 +29,28 @@ pub enum SendError {
     Fatal(String),
 }
 
+/// Who says no to a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusedBy {
+    Broker,
+    /// It does not fit its schema, and so has no bytes; what is parked is its JSON.
+    Schema,
+}
+
+impl RefusedBy {
+    /// Header `reprise-dlq-motivo`.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Broker => "recusado-pelo-broker",
+            Self::Schema => "fora-do-esquema",
+        }
+    }
+}
+
 /// Why a record is given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parting {
+    pub by: RefusedBy,
     pub cause: String,
     pub attempts: u32,
 }

@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::pg::connect::Database;
 use crate::pg::days::{self, DayTable};
 use crate::pg::error::StoreError;
+use crate::pg::gauges::oldest_transaction;
 use crate::pg::outbox;
 
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
@@ -127,11 +128,28 @@ async fn gauges(relay: Arc<Relay>) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        match outbox::waiting(relay.database.pool()).await {
-            Ok(waiting) => relay.metrics.outbox_waiting(&waiting),
-            Err(error) => tracing::debug!(%error, "gauges of the outbox not refreshed"),
+        match refresh(&relay).await {
+            Ok(()) => {}
+            // An outage is told by others; what stays wrong is told here.
+            Err(error @ StoreError::Transient(_)) => {
+                tracing::debug!(%error, "gauges of the outbox not refreshed");
+            }
+            Err(error) => tracing::warn!(%error, "gauges of the outbox cannot be read"),
         }
     }
+}
+
+async fn refresh(relay: &Relay) -> Result<(), StoreError> {
+    let pool = relay.database.pool();
+    let mut waiting = outbox::waiting(pool).await?;
+    if relay.settings.published_by_cdc {
+        // Nobody marks rows: the slot's lag says what waits.
+        waiting = outbox::Waiting { slot_lag_bytes: waiting.slot_lag_bytes, ..outbox::Waiting::default() };
+    }
+    relay.metrics.outbox_waiting(&waiting);
+    // What bloats the outbox, whoever keeps it open.
+    relay.metrics.oldest_transaction(oldest_transaction(pool).await?);
+    Ok(())
 }
 
 /// Partitions for the days to come, and an end of those that are over.

@@ -17,9 +17,9 @@ use futures::future::join_all;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::broker::{Broker, Parting, Record, SendError};
+use super::broker::{Broker, Parting, Record, RefusedBy, SendError};
 use super::floor::Floor;
-use super::lanes::{Held, waves};
+use super::lanes::{HELD_MAX, Held, waves};
 use super::message::{Destination, header};
 use super::relay::{Relay, RelayError};
 use crate::codec::outgoing::{EncodeError, Kind, Outgoing};
@@ -115,10 +115,15 @@ impl Worker {
     }
 
     async fn read(&mut self, session: &mut Session) -> Result<Vec<Row>, StoreError> {
-        let now = Instant::now();
         if self.held.is_full() {
-            return Ok(Vec::new());
+            tracing::warn!(
+                lanes = HELD_MAX,
+                "too many aggregates wait one by one; all of them wait together"
+            );
+            self.held.clear();
+            self.pause().await;
         }
+        let now = Instant::now();
         let after = if self.held.is_empty() { self.floor.at(now) } else { 0 };
         session.unpublished(after, &self.held.waiting(now), self.relay.settings.batch).await
     }
@@ -173,9 +178,9 @@ impl Worker {
                         failed.push(row.lane());
                         self.held.hold(row.lane(), Instant::now());
                     }
-                    Err(SendError::Refused(cause)) => {
+                    Err(SendError::Refused { by, cause }) => {
                         failed.push(row.lane());
-                        self.refused(row, cause, &mut settled).await;
+                        self.refused(row, by, cause, &mut settled).await;
                     }
                 }
             }
@@ -184,9 +189,12 @@ impl Worker {
     }
 
     async fn send(&self, row: &Row) -> Result<(), SendError> {
-        let value = self.relay.encoder.encode(self.outgoing(row)).await.map_err(|error| match error {
-            EncodeError::Away(cause) => SendError::Away(cause),
-            EncodeError::Never(cause) => SendError::Refused(cause),
+        let value = self.relay.encoder.encode(self.outgoing(row)).await.map_err(|error| {
+            let cause = error.to_string();
+            match error {
+                EncodeError::Away(_) => SendError::Away(cause),
+                EncodeError::Never(_) => SendError::Refused { by: RefusedBy::Schema, cause },
+            }
         })?;
         self.broker.send(Arc::new(self.record(row, value))).await
     }
@@ -215,7 +223,7 @@ impl Worker {
     }
 
     /// Holds the lane, or parks its head once it was refused often enough.
-    async fn refused(&mut self, row: Row, cause: String, settled: &mut Settled) {
+    async fn refused(&mut self, row: Row, by: RefusedBy, cause: String, settled: &mut Settled) {
         self.relay.metrics.outbox_failed(OutboxFailure::Refused);
         let attempts = row.attempts + 1;
         self.held.hold(row.lane(), Instant::now());
@@ -225,7 +233,7 @@ impl Worker {
             return;
         }
         let record = Arc::new(self.record(&row, row.payload.clone().into_bytes()));
-        let parting = Parting { cause: cause.clone(), attempts };
+        let parting = Parting { by, cause: cause.clone(), attempts };
         match self.flushed(self.broker.park(record, parting)).await {
             Some(Ok(())) => settled.parked.push((row, cause)),
             Some(Err(error)) => {
@@ -283,9 +291,9 @@ impl Worker {
             self.pause().await;
         } else if refused.is_empty()
             && self.held.is_empty()
-            && let Some(last) = published.last()
+            && let Some(last) = published.iter().map(|row| row.seq).max()
         {
-            self.floor.seen(last.seq, Instant::now());
+            self.floor.seen(last, Instant::now());
         }
         Ok(())
     }

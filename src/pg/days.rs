@@ -73,10 +73,12 @@ pub async fn make_ahead(connection: &mut PgConnection, table: DayTable) -> Resul
     .await?;
     for (partition, from, to) in missing {
         let mut transaction = connection.begin().await?;
-        // Attached, not made in place: inserts into the other partitions go on meanwhile.
+        // The parent's lock keeps inserts out for the moment: one that had chosen the default partition already
+        // would fail there, because the row has become another partition's.
         let statements = format!(
             "{LOCK_LIMIT};
              create table if not exists {partition} (like {name} including all);
+             lock table {name} in share row exclusive mode;
              alter table {name} attach partition {partition} for values from ('{from}') to ('{to}')"
         );
         match sqlx::raw_sql(AssertSqlSafe(statements)).execute(&mut *transaction).await {
@@ -148,8 +150,8 @@ async fn drop_one(
     let mut transaction = connection.begin().await?;
     sqlx::query(LOCK_LIMIT).execute(&mut *transaction).await?;
     // Nobody writes to the day between the second look and the drop; writers of other days go on.
-    let lock = format!("lock table {partition} in share row exclusive mode");
-    sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut *transaction).await?;
+    let locking = format!("lock table {partition} in share row exclusive mode");
+    sqlx::raw_sql(AssertSqlSafe(locking)).execute(&mut *transaction).await?;
     let stays: bool =
         sqlx::query_scalar(AssertSqlSafe(look)).bind(oldest).fetch_one(&mut *transaction).await?;
     if stays {

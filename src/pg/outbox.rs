@@ -119,15 +119,16 @@ impl Session {
     /// Takes free buckets up to a fair share, or gives back what is above it. Says whether anything changed. Nothing
     /// may be on its way to the broker meanwhile.
     pub async fn rebalance(&mut self) -> Result<bool, StoreError> {
-        let members: i64 = within(async {
-            let counting = sqlx::query_scalar(
-                "select count(*) from pg_locks
-                 where locktype = 'advisory' and classid = $1::oid and objid = $2::oid and objsubid = 2 and granted
-                   and database = (select oid from pg_database where datname = current_database())",
-            );
-            Ok(counting.bind(LOCKS).bind(MEMBER).fetch_one(&mut self.connection).await?)
-        })
-        .await?;
+        within(self.share()).await
+    }
+
+    async fn share(&mut self) -> Result<bool, StoreError> {
+        let counting = sqlx::query_scalar(
+            "select count(*) from pg_locks
+             where locktype = 'advisory' and classid = $1::oid and objid = $2::oid and objsubid = 2 and granted
+               and database = (select oid from pg_database where datname = current_database())",
+        );
+        let members: i64 = counting.bind(LOCKS).bind(MEMBER).fetch_one(&mut self.connection).await?;
         let members = usize::try_from(members).unwrap_or(1).max(1);
         let share = (BUCKETS as usize).div_ceil(members);
         if self.owned.len() > share {
@@ -190,8 +191,11 @@ impl Session {
             "update outbox set attempts = attempts + 1, last_error = left($2, 1000)
              where seq = $1 and published_at is null and parked_at is null",
         );
-        marking.bind(seq).bind(cause).execute(&mut self.connection).await?;
-        Ok(())
+        within(async {
+            marking.bind(seq).bind(cause).execute(&mut self.connection).await?;
+            Ok(())
+        })
+        .await
     }
 
     /// It stands in the dead-letter topic.
@@ -200,8 +204,11 @@ impl Session {
             "update outbox set attempts = attempts + 1, last_error = left($2, 1000), parked_at = clock_timestamp()
              where seq = $1 and published_at is null and parked_at is null",
         );
-        marking.bind(seq).bind(cause).execute(&mut self.connection).await?;
-        Ok(())
+        within(async {
+            marking.bind(seq).bind(cause).execute(&mut self.connection).await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Gives everything back at once.
@@ -249,10 +256,10 @@ pub const COUNT_MAX: i64 = 100_000;
 pub async fn waiting(pool: &PgPool) -> Result<Waiting, StoreError> {
     let row = sqlx::query(
         "select (select count(*) from (select 1 from outbox where published_at is null and parked_at is null
-                                       limit $1) as some) as unpublished,
+                                       limit $1) as counted) as unpublished,
                 (select (extract(epoch from now() - created_at) * 1000)::bigint from outbox
                  where published_at is null and parked_at is null order by seq limit 1) as oldest,
-                (select count(*) from (select 1 from outbox where parked_at is not null limit $1) as some) as parked,
+                (select count(*) from (select 1 from outbox where parked_at is not null limit $1) as counted) as parked,
                 (select coalesce(max(pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
                                                           else pg_current_wal_lsn() end, restart_lsn)), 0)::bigint
                  from pg_replication_slots

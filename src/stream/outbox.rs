@@ -22,7 +22,7 @@ use super::assignment::log_line;
 use super::consumer::StreamFailure;
 use super::dead_letter::PREFIX;
 use super::settings::concerns_connection;
-use crate::outbox::broker::{Broker, Parting, Record, SendError};
+use crate::outbox::broker::{Broker, Parting, Record, RefusedBy, SendError};
 
 /// Until a record counts as not acknowledged and is sent anew; the client retries inside.
 const DELIVERY_LIMIT: &str = "10000";
@@ -141,7 +141,7 @@ impl KafkaOutbox {
 fn letter(record: &Record, parting: &Parting, kept: usize) -> Record {
     let mut headers = record.headers.clone();
     let mut ours = |name: &str, value: String| headers.push((format!("{PREFIX}{name}"), value));
-    ours("motivo", "recusado-pelo-broker".to_owned());
+    ours("motivo", parting.by.code().to_owned());
     ours("mensagem", parting.cause.chars().take(MESSAGE_CHARS).collect());
     ours("topico", record.topic.to_string());
     ours("timestamp", record.timestamp_ms.to_string());
@@ -196,7 +196,7 @@ fn verdict(producer: &FutureProducer<Quiet>, error: &KafkaError) -> SendError {
             | Code::InvalidTimestamp
             | Code::InvalidMessageSize
             | Code::PolicyViolation,
-        ) => SendError::Refused(cause),
+        ) => SendError::Refused { by: RefusedBy::Broker, cause },
         _ => SendError::Away(cause),
     }
 }

@@ -4,7 +4,9 @@
 //! has its own topics, group and database, so that all of them run at once. One binary, to link once.
 
 mod amounts;
+mod avro;
 mod broker;
+mod cdc;
 mod chaos;
 mod crashes;
 mod demo;

@@ -105,11 +105,9 @@ async fn register(
 
 async fn by_id(State(registry): State<Registry>, Path(id): Path<usize>) -> Response {
     let schemas = registry.0.schemas.lock().expect("whole");
-    match id.checked_sub(1).and_then(|position| schemas.get(position)) {
-        Some((_, schema)) => Json(json!({ "schema": schema })).into_response(),
-        None => {
-            let error = json!({ "error_code": 40403, "message": "Schema not found" });
-            (StatusCode::NOT_FOUND, Json(error)).into_response()
-        }
+    if let Some((_, schema)) = id.checked_sub(1).and_then(|position| schemas.get(position)) {
+        return Json(json!({ "schema": schema })).into_response();
     }
+    let error = json!({ "error_code": 40403, "message": "Schema not found" });
+    (StatusCode::NOT_FOUND, Json(error)).into_response()
 }
