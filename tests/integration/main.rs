@@ -20,11 +20,13 @@ mod kit;
 mod late;
 mod letters;
 mod live;
+mod orders;
 mod outages;
 mod outbox;
 mod proofs;
 mod replay;
 mod review;
 mod rewind;
+mod rewind_any;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
 mod support;

@@ -40,7 +40,7 @@ impl<S: Sync> FromRequestParts<S> for Given {
             tenant_id: text(headers, "X-Tenant-Id")?,
             actor: text(headers, "X-Actor")?.unwrap_or_else(|| NOBODY.to_owned()),
             reason: None,
-            traceparent: traceparent(headers.get("traceparent").map(|value| value.as_bytes())),
+            traceparent: traceparent(headers.get("traceparent").map(axum::http::HeaderValue::as_bytes)),
         })
     }
 }
