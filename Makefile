@@ -8,7 +8,7 @@ STACK := deploy/dev/stack.sh
 # The same feature set for lint and test, so that nothing is compiled twice.
 FEATURES := --features crash-points
 
-.PHONY: help deps up down logs status build demo test lint bench chaos clean-dev
+.PHONY: help deps up down logs status build demo test lint bench bench-all bench-micro soak chaos clean-dev
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,8 +44,21 @@ lint: deps ## formatting, clippy with warnings denied, shell scripts; licences a
 test: lint up ## everything: lint, unit and integration tests against the real servers
 	@eval "$$($(STACK) env)"; cargo test --locked --no-fail-fast $(FEATURES)
 
-bench: deps up ## throughput on the real servers, against the plain designs
-	@eval "$$($(STACK) env)"; cargo bench --locked --bench live
+# Measuring (docs/performance.md). SCENARIO picks some: make bench SCENARIO="known restart"
+SCENARIO ?=
+MINUTES ?= 5
+
+bench: deps up ## throughput and latency on the real servers, against the plain designs and the raw limits
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench live -- $(SCENARIO)
+
+bench-all: deps up ## the same and: restarts, memory, instances, random ids, a large ledger
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench live -- throughput latency restart memory instances random ledger
+
+bench-micro: deps ## decode, plan and watermark, without servers
+	cargo bench --locked --bench micro
+
+soak: deps up ## a steady rate with replays beside it, fails on drift: MINUTES=60 RATE=1000
+	@eval "$$($(STACK) env)"; MINUTES=$(MINUTES) cargo bench --locked --bench live -- soak
 
 SECONDS ?= 60
 SEED ?= $(shell date +%s)
