@@ -1,8 +1,9 @@
 //! What more rows, scattered ids and more instances change.
 //!
-//! `instances`: one, two and four processes in one group, over `EVENTS` (60,000).
+//! `instances`: one, two and four processes in one group, over `EVENTS` (100,000).
 //! `random`: ids like uuid v4, `KNOWN` (300,000) of them, new and then again.
-//! `ledger`: `LEDGER` (1,000,000; 50,000,000 takes hours and 60 GB) rows stand there already, with random ids.
+//! `ledger`: `LEDGER` (1,000,000; 50,000,000 takes hours and 60 GB) rows stand there already, with
+//! random ids; then `EVENTS` (60,000) new ones and the same again.
 
 use sqlx::PgPool;
 
@@ -14,7 +15,7 @@ use crate::support::{Failure, as_f64, size};
 use crate::throughput::vacuum;
 
 pub async fn instances(bench: &mut Bench) -> Result<Report, Failure> {
-    let (events, runs) = (size("EVENTS", 60_000), size("RUNS", 3));
+    let (events, runs) = (size("EVENTS", 100_000), size("RUNS", 3));
     let mut report = Report::new("instances");
     let topic = bench.topic("instances", orders(events, Ids::Sequential)).await?;
     for instances in [1, 2, 4] {

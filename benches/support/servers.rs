@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use rdkafka::ClientConfig;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use reprise::pg::demo::fresh_database;
@@ -71,6 +72,12 @@ impl Bench {
             let part: Vec<NewRecord> = records.by_ref().take(100_000).collect();
             produce(&self.kafka, topic, &part).await?;
         }
+        Ok(())
+    }
+
+    /// Few records at once, by a producer that is kept.
+    pub async fn produce_together(&self, topic: &str, records: &[NewRecord]) -> Result<(), Failure> {
+        try_join_all(records.iter().map(|record| self.produce_one(topic, record))).await?;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 
 use super::cost::{self, Counters, Cpu, Servers};
 use super::report::Row;
-use super::servers::Bench;
+use super::servers::{Bench, PARTITIONS};
 use super::{Failure, as_f64, wait_for};
 
 /// One configuration.
@@ -167,8 +167,9 @@ pub struct Pass<'a> {
 
 /// Runs `live` over a topic until everything is settled.
 ///
-/// The clock starts when work does: with the first call, or with the first positions seen to move. So the rate is
-/// that of a service that runs; starting has its own bench. CPU is that of the whole process, start included.
+/// The clock starts when work does: with the first call, or with the first positions seen to move, or, of several
+/// instances, when all partitions are shared out. So the rate is that of a service that runs; starting has its own
+/// bench. CPU is that of the whole process, start included.
 pub async fn run(bench: &Bench, pass: Pass<'_>) -> Result<Row, Failure> {
     bench.provider.reset();
     let servers = Servers::find(&bench.kafka, &bench.postgres);
@@ -180,7 +181,7 @@ pub async fn run(bench: &Bench, pass: Pass<'_>) -> Result<Row, Failure> {
     let pids: Vec<u32> = lives.iter().map(Live::pid).collect();
     let profile = profile(pass.name, &pids)?;
     let (begun, done_then) = wait_for(|| async {
-        let settled = settled_by(&lives).await;
+        let settled = if is_shared_out(&lives).await { settled_by(&lives).await } else { 0 };
         (settled > 0).then(|| (Instant::now(), settled))
     })
     .await?;
@@ -189,7 +190,7 @@ pub async fn run(bench: &Bench, pass: Pass<'_>) -> Result<Row, Failure> {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let (begun, done_then) = match bench.provider.first_call() {
-        Some(first) if pass.calls => (first, 0),
+        Some(first) if pass.calls && pass.instances == 1 => (first, 0),
         _ => (begun, done_then),
     };
     let seconds = begun.elapsed().as_secs_f64();
@@ -210,6 +211,20 @@ pub async fn run(bench: &Bench, pass: Pass<'_>) -> Result<Row, Failure> {
     row.set("repeated", as_f64(bench.provider.repeated()));
     after.per_event(&before, events, &mut row.values);
     Ok(row)
+}
+
+/// Every instance has partitions, and together they have each once.
+async fn is_shared_out(lives: &[Live]) -> bool {
+    let mut partitions: Vec<i32> = Vec::new();
+    for live in lives {
+        let own = live.positions().await;
+        if own.is_empty() {
+            return false;
+        }
+        partitions.extend(own.into_keys());
+    }
+    partitions.sort_unstable();
+    partitions.into_iter().eq(0..PARTITIONS)
 }
 
 /// Partitions move between instances while they start: the furthest position of each counts.
