@@ -11,7 +11,7 @@ FEATURES := --features crash-points
 .PHONY: help deps up down logs status build demo test lint bench bench-all bench-micro soak chaos clean-dev
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install (as root, by apt) or name what the build needs
 	@$(STACK) deps
