@@ -176,7 +176,10 @@ pub(super) fn replay(reader: &mut Reader<'_>, live_connections: u32) -> Replay {
 
 pub(super) fn archive(reader: &mut Reader<'_>, live_group: &str) -> Archive {
     let mut section = reader.section("arquivo", keys_of("arquivo"));
-    let group = section.text("grupo").unwrap_or_else(|| format!("{live_group}-arquivo"));
+    // One made of live's name is as good as that, which is checked where it is given.
+    let Some(group) = section.text("grupo") else {
+        return Archive { group: format!("{live_group}-arquivo") };
+    };
     if group == live_group {
         let what = format!("{group:?} is live's group: the two would divide the partitions between them");
         section.reject("grupo", what, "give the archive a group of its own");

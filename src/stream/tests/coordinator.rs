@@ -24,6 +24,8 @@ async fn a_coordinator_that_moved_is_found_again_and_the_positions_reach_it() {
     let cluster = MockCluster::new(3).unwrap();
     let (topic, group, servers) = (name("topic"), name("group"), cluster.bootstrap_servers());
     cluster.create_topic(&topic, 1, 3).unwrap();
+    // Not on the broker that goes down: nobody elects another leader here.
+    cluster.partition_leader(&topic, 0, Some(3)).unwrap();
     cluster.coordinator(MockCoordinator::Group(group.clone()), 1).unwrap();
     produce(&servers, &topic, 5).await;
     let mut settings = ConsumerSettings::new(servers.clone(), &topic, &group);
