@@ -33,8 +33,19 @@ pub(super) struct Part {
 }
 
 impl Row for Told {
-    const COLUMNS: &'static [&'static str] =
-        &["id", "situacao", "simular", "de", "ate", "politicas", "particoes", "eventos", "estado", "efeitos"];
+    const COLUMNS: &'static [&'static str] = &[
+        "id",
+        "situacao",
+        "simular",
+        "de",
+        "ate",
+        "fonte",
+        "politicas",
+        "particoes",
+        "eventos",
+        "estado",
+        "efeitos",
+    ];
 }
 
 impl From<&StoredRun> for Told {
