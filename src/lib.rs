@@ -19,6 +19,7 @@
 //! | [`pg`] | the only SQL: look-up, guarded upsert, waves, evidence, dead-letter index, error classes |
 //! | [`gateway`] | the providers: one call, what its answer proves, the circuit |
 //! | [`applier`] | the order of steps: plan, ledger, gateway, settle; the one road of every run |
+//! | [`projections`] | read models: what an event changes in a row, generations, the runner |
 //! | [`outbox`] | the order side's way out: messages, the relay, what keeps their order |
 //! | [`stream`] | the only rdkafka: consumer thread, starting places, commits, dead-letter topic |
 //! | [`run`] | wiring: how a service is built from the rooms |
@@ -78,5 +79,6 @@ pub mod ops;
 pub mod orders;
 pub mod outbox;
 pub mod pg;
+pub mod projections;
 pub mod run;
 pub mod stream;

@@ -22,6 +22,7 @@ mod family;
 mod outbox;
 mod partitions;
 mod process;
+mod projections;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use family::{Families, seconds};
 use outbox::OutboxSeries;
 use partitions::{PartitionSeries, ReplaySeries};
 use process::Process;
+use projections::ProjectionSeries;
 
 /// The content type of [`Metrics::render`].
 pub const TEXT_FORMAT: &str = prometheus::TEXT_FORMAT;
@@ -64,6 +66,9 @@ pub mod name {
     pub const LAST_SWEEP: &str = "reprise_varredura_ultima_segundos";
     pub const REPLAY_POSITION: &str = "reprise_replay_posicao";
     pub const REPLAY_REMAINING: &str = "reprise_replay_restante";
+    pub const PROJECTION_POSITION: &str = "reprise_projection_position";
+    pub const PROJECTION_LAG_EVENTS: &str = "reprise_projection_lag_events";
+    pub const PROJECTION_LAG_SECONDS: &str = "reprise_projection_lag_seconds";
     pub const OUTBOX_PUBLISHED: &str = "reprise_outbox_published_total";
     pub const OUTBOX_FAILURES: &str = "reprise_outbox_failures_total";
     pub const OUTBOX_PARKED_TOTAL: &str = "reprise_outbox_parked_total";
@@ -239,6 +244,7 @@ pub struct Metrics {
     partitions: PartitionSeries,
     replay: ReplaySeries,
     outbox: OutboxSeries,
+    projections: ProjectionSeries,
     process: Process,
 }
 
@@ -317,6 +323,7 @@ impl Metrics {
             partitions: PartitionSeries::new(&families)?,
             replay: ReplaySeries::new(&families)?,
             outbox: OutboxSeries::new(&families)?,
+            projections: ProjectionSeries::new(&families)?,
             process: Process::new(&families)?,
             registry: families.into_registry(),
         })

@@ -24,6 +24,7 @@ pub mod migrate;
 pub mod orders;
 pub mod output;
 pub mod progress;
+pub mod projections;
 pub mod relay;
 pub mod replay;
 pub mod replay_diff;
@@ -59,6 +60,9 @@ enum Command {
     /// Orders: serve the API, show an order now or as it was, its history
     #[command(subcommand)]
     Orders(orders::Args),
+    /// Read models: run, list, rebuild, compare, cut over, drop
+    #[command(subcommand)]
+    Projections(projections::Args),
     /// Bring the database schema up to date
     Migrate,
     /// Review effects that nobody knows about
@@ -121,6 +125,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Relay(args) => relay::run(args, context).await,
         Command::All(args) => all::run(args, context).await,
         Command::Orders(args) => orders::run(args, context).await,
+        Command::Projections(args) => projections::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Effects(args) => effects::run(args, context).await,
         Command::Sweep(args) => sweep::run(args, context).await,

@@ -31,7 +31,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use effects::LEASE_MARGIN;
-pub use orders::{Format, Inbox, Orders, Outbox, Publisher};
+pub use orders::{Format, Inbox, Orders, Outbox, Projections, Publisher};
 pub use problem::{ConfigErrors, Problem, Source, Warning};
 pub use secret::{REDACTED, Secret, redacted_url};
 pub use sections::REPLAY_GROUP_PREFIX;
@@ -63,6 +63,7 @@ pub struct Config {
     pub orders: Orders,
     pub outbox: Outbox,
     pub inbox: Inbox,
+    pub projections: Projections,
     /// In the order of the file: the position is the effect's id.
     pub effects: Vec<Effect>,
     /// Path of every key that was set, with where; for `config show`.
@@ -247,10 +248,13 @@ impl Config {
         let orders = orders::orders(&mut reader, kafka.as_ref());
         let outbox = orders::outbox(&mut reader);
         let inbox = orders::inbox(&mut reader);
+        let projections = orders::projections(&mut reader);
         let effects = effects::read(&mut reader);
         let Reader { problems, warnings, .. } = reader;
-        match (kafka, postgres, sweep, outbox, inbox) {
-            (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some(inbox)) if problems.is_empty() => {
+        match (kafka, postgres, sweep, outbox, inbox.zip(projections)) {
+            (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some((inbox, projections)))
+                if problems.is_empty() =>
+            {
                 let origins = layers.origins();
                 let config = Self {
                     kafka,
@@ -263,6 +267,7 @@ impl Config {
                     orders,
                     outbox,
                     inbox,
+                    projections,
                     effects,
                     origins,
                 };

@@ -1,4 +1,4 @@
-//! The sections of the order side: `[orders]`, `[outbox]`, `[inbox]`.
+//! The sections of the order side: `[orders]`, `[outbox]`, `[inbox]`, `[projections]`.
 
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use super::{DAY, HOUR, Kafka};
 const WORKERS_MAX: usize = 32;
 /// Beyond this a batch only makes repeats after a kill longer.
 const BATCH_MAX: usize = 10_000;
+/// A transaction of a projection holds so many events in memory.
+const EVENTS_MAX: u32 = 10_000;
 const ATTEMPTS_MAX: u32 = 1_000;
 const SNAPSHOT_MAX: u32 = 100_000;
 
@@ -87,6 +89,15 @@ pub struct Inbox {
     pub retention: Duration,
 }
 
+/// `[projections]`
+#[derive(Debug, Clone)]
+pub struct Projections {
+    /// Events of one transaction.
+    pub batch: u32,
+    /// Behind the hint: the longest an event waits whose hint was lost.
+    pub poll_interval: Duration,
+}
+
 pub(super) fn orders(reader: &mut Reader<'_>, kafka: Option<&Kafka>) -> Orders {
     let present = reader.layers.root.contains_key("orders");
     let mut section = reader.section("orders", keys_of("orders"));
@@ -139,4 +150,13 @@ pub(super) fn outbox(reader: &mut Reader<'_>) -> Option<Outbox> {
 pub(super) fn inbox(reader: &mut Reader<'_>) -> Option<Inbox> {
     let mut section = reader.section("inbox", keys_of("inbox"));
     Some(Inbox { retention: section.duration("retention", 2 * DAY, &(HOUR..=365 * DAY))? })
+}
+
+/// `None` only where a problem was recorded.
+pub(super) fn projections(reader: &mut Reader<'_>) -> Option<Projections> {
+    let mut section = reader.section("projections", keys_of("projections"));
+    let batch = section.integer("batch", &(1..=EVENTS_MAX)).unwrap_or(1_000);
+    let polls = Duration::from_millis(10)..=Duration::from_mins(1);
+    let poll_interval = section.duration("poll_interval", Duration::from_millis(100), &polls)?;
+    Some(Projections { batch, poll_interval })
 }

@@ -26,6 +26,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 10] = [
     ("orders", &["topic", "dlq_topic", "format", "registry_url", "snapshot_every", "courier_assigned_v1"]),
     ("outbox", &["publisher", "workers", "poll_interval", "batch", "max_attempts", "retention"]),
     ("inbox", &["retention"]),
+    ("projections", &["batch", "poll_interval"]),
 ];
 
 /// The section of effect types, each a table of [`EFFECT_KEYS`].

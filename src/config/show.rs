@@ -73,7 +73,7 @@ impl Rows<'_> {
 
 impl Rows<'_> {
     fn push_order_side(&mut self) {
-        let Config { orders, outbox, inbox, .. } = self.config;
+        let Config { orders, outbox, inbox, projections, .. } = self.config;
         self.push("orders", "topic", &orders.topic);
         self.push("orders", "dlq_topic", &orders.dlq_topic);
         self.push("orders", "format", orders.format.as_str());
@@ -89,6 +89,8 @@ impl Rows<'_> {
         self.push("outbox", "max_attempts", outbox.max_attempts);
         self.push_duration("outbox", "retention", outbox.retention);
         self.push_duration("inbox", "retention", inbox.retention);
+        self.push("projections", "batch", projections.batch);
+        self.push_duration("projections", "poll_interval", projections.poll_interval);
     }
 }
 

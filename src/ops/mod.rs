@@ -11,5 +11,6 @@ pub mod http;
 pub mod orders;
 pub mod probe;
 pub mod problem;
+pub mod projections;
 
 mod pages;

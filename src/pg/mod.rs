@@ -21,6 +21,7 @@
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
 //! * [`orders`], [`order_snapshots`]: the event store, and folds of streams as a cache
 //! * [`order_feed`]: all events in order, for readers that must not pass over one
+//! * [`projections`], [`projection_rows`]: read models, written by their runner and asked over HTTP
 //! * [`order_streams`]: migration of streams into parallel ones
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
@@ -48,6 +49,8 @@ pub mod order_streams;
 pub mod orders;
 pub mod outbox;
 pub mod owner;
+pub mod projection_rows;
+pub mod projections;
 pub mod replay;
 pub mod replay_diff;
 pub mod review;

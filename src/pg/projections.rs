@@ -21,7 +21,8 @@ pub struct Cursor {
     pub state: String,
 }
 
-const CURSOR: &str = "select name, generation, shard, shards, last_processed_seq, state from projection_cursors";
+const CURSOR: &str =
+    "select name, generation, shard, shards, last_processed_seq, state from projection_cursors";
 
 fn cursor(row: &PgRow) -> Result<Option<Cursor>, StoreError> {
     let name: String = row.try_get("name")?;

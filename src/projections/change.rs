@@ -16,7 +16,7 @@ use crate::pg::orders::StoredEvent;
 const EXPECTED_AFTER: SignedDuration = SignedDuration::from_mins(45);
 
 /// What changes in the row of one order, up to `version`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Change {
     pub order_id: Uuid,
     pub tenant_id: String,
@@ -126,7 +126,9 @@ const fn status(event: &Event) -> Status {
 
 /// What the items cost; a history beyond 64 bits must not stop the rest.
 fn total(items: &[Item]) -> i64 {
-    items.iter().fold(0_i64, |sum, item| sum.saturating_add(item.quantity.saturating_mul(item.unit_price_cents)))
+    items
+        .iter()
+        .fold(0_i64, |sum, item| sum.saturating_add(item.quantity.saturating_mul(item.unit_price_cents)))
 }
 
 #[cfg(test)]

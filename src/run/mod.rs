@@ -18,6 +18,7 @@ pub mod dry_run;
 mod gauges;
 pub mod orders;
 pub mod parts;
+pub mod projections;
 pub mod redrive;
 pub mod relay;
 pub mod replay;

@@ -22,7 +22,10 @@ pub async fn relay(config: &Config, options: LiveOptions) -> Result<(), RunError
 
 /// The whole of the service in one process: a later room is a line here.
 pub async fn all(config: &Config, options: LiveOptions) -> Result<(), RunError> {
-    let beside = Beside { rooms: vec![room()], routes: vec![super::orders::routes] };
+    let beside = Beside {
+        rooms: vec![room(), super::projections::room()],
+        routes: vec![super::orders::routes, super::projections::routes],
+    };
     live_beside(config, options, beside).await
 }
 
