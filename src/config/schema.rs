@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 10] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 11] = [
     (
         "kafka",
         &[
