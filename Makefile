@@ -8,7 +8,7 @@ STACK := deploy/dev/stack.sh
 # The same feature set for lint and test, so that nothing is compiled twice.
 FEATURES := --features crash-points
 
-.PHONY: help deps up down logs status build demo test lint bench chaos model clean-dev
+.PHONY: help deps up down logs status build demo test lint bench chaos model rules clean-dev
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,11 @@ lint: deps ## formatting, clippy with warnings denied, shell scripts; licences a
 	@if command -v shellcheck >/dev/null; then shellcheck -x deploy/dev/stack.sh .ci/run; fi
 	@if command -v cargo-deny >/dev/null; then cargo deny --locked check; fi
 
-test: lint up ## everything: lint, unit and integration tests against the real servers
+rules: deps ## alert rules: checked, and each told the story in which it fires
+	promtool check rules deploy/prometheus/alerts.yml
+	promtool test rules deploy/prometheus/tests/*_test.yml
+
+test: lint rules up ## everything: lint, unit and integration tests against the real servers
 	@eval "$$($(STACK) env)"; cargo test --locked --no-fail-fast $(FEATURES)
 
 bench: deps up ## throughput on the real servers, against the plain designs
