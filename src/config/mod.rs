@@ -13,9 +13,11 @@
 
 mod effects;
 mod layers;
+mod outgoing;
 mod problem;
 mod properties;
 mod reader;
+mod retention;
 mod schema;
 mod secret;
 mod sections;
@@ -26,11 +28,13 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use effects::LEASE_MARGIN;
+pub use outgoing::AllowedHost;
 pub use problem::{ConfigErrors, Problem, Source, Warning};
+pub use retention::Retention;
 pub use secret::{REDACTED, Secret, redacted_url};
 pub use sections::REPLAY_GROUP_PREFIX;
 pub use show::Setting;
@@ -58,6 +62,9 @@ pub struct Config {
     pub sweep: Sweep,
     pub replay: Replay,
     pub archive: Archive,
+    pub retention: Retention,
+    /// `http_saida.permitidos`: where providers may be; `None`: anywhere.
+    pub allowed_hosts: Option<Vec<AllowedHost>>,
     /// In the order of the file: the position is the effect's id.
     pub effects: Vec<Effect>,
     /// Path of every key that was set, with where; for `config show`.
@@ -126,6 +133,8 @@ pub struct Http {
     pub address: SocketAddr,
     /// Always there when `address` is not a loopback address.
     pub token: Option<Secret>,
+    /// `atras_de_proxy`: something before this process ends TLS, so that the token travels encrypted.
+    pub behind_proxy: bool,
 }
 
 /// `[lote]`
@@ -168,6 +177,15 @@ pub struct Effect {
     pub answers: BTreeMap<u16, Answer>,
     /// `assinatura_arquivo`: signs every request (Standard Webhooks).
     pub signature_secret: Option<Secret>,
+    /// `ca_arquivo`: the authorities that may vouch for this provider, in place of the public ones.
+    pub authorities: Option<Authorities>,
+}
+
+/// Certificates in PEM, and the file they were read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authorities {
+    pub path: PathBuf,
+    pub pem: String,
 }
 
 /// What the answer of a provider is said to mean.
@@ -239,13 +257,28 @@ impl Config {
         let live_group = kafka.as_ref().map_or("", |kafka| &kafka.group);
         let archive = sections::archive(&mut reader, live_group);
         let replay = sections::replay(&mut reader, postgres.as_ref().map_or(0, |pg| pg.max_connections));
+        let retention = retention::read(&mut reader);
+        let allowed_hosts = outgoing::read(&mut reader);
         let effects = effects::read(&mut reader);
+        outgoing::check(&mut reader, allowed_hosts.as_deref(), &effects);
         let Reader { problems, warnings, .. } = reader;
         match (kafka, postgres, sweep) {
             (Some(kafka), Some(postgres), Some(sweep)) if problems.is_empty() => {
                 let origins = layers.origins();
                 Ok((
-                    Self { kafka, postgres, http, batch, sweep, replay, archive, effects, origins },
+                    Self {
+                        kafka,
+                        postgres,
+                        http,
+                        batch,
+                        sweep,
+                        replay,
+                        archive,
+                        retention,
+                        allowed_hosts,
+                        effects,
+                        origins,
+                    },
                     warnings,
                 ))
             }

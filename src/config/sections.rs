@@ -145,7 +145,14 @@ pub(super) fn http(reader: &mut Reader<'_>) -> Http {
         let what = format!("{address} can be reached from other machines, and no token guards business data");
         section.reject("endereco", what, "set http.token_arquivo, or listen on 127.0.0.1");
     }
-    Http { address, token }
+    let behind_proxy = section.flag("atras_de_proxy");
+    if !address.ip().is_loopback() && token_given && !behind_proxy {
+        let what = format!("{address} is served without encryption: the token can be read on the way");
+        let remedy =
+            "end TLS in a proxy or mesh before it and set http.atras_de_proxy = true, or listen on 127.0.0.1";
+        section.warn("endereco", what, remedy);
+    }
+    Http { address, token, behind_proxy }
 }
 
 fn address(section: &mut Section<'_, '_>) -> SocketAddr {

@@ -13,6 +13,8 @@
 //! * [`sweep`]: what is due and whose event does not come back, from the small tables
 //! * [`review`]: what a person sees of an effect, and decides
 //! * [`archive`]: every record of the topic, byte for byte, beyond its retention
+//! * [`retention`]: taking away what is old enough, never what is open
+//! * `pooler`: refuses connections that several clients share
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
@@ -35,8 +37,10 @@ pub mod letters;
 pub mod lookup;
 mod moves;
 pub mod owner;
+mod pooler;
 pub mod replay;
 pub mod replay_diff;
+pub mod retention;
 pub mod review;
 pub mod schema;
 pub mod stored;
