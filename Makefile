@@ -8,7 +8,7 @@ STACK := deploy/dev/stack.sh
 # The same feature set for lint and test, so that nothing is compiled twice.
 FEATURES := --features crash-points
 
-.PHONY: help deps up down logs status build demo test lint bench chaos model rules clean-dev
+.PHONY: help deps up down logs status build demo test lint bench chaos model rules fuzz clean-dev
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ SEED ?= $(shell date +%s)
 chaos: deps up ## a seeded storm of kills, pauses and cuts: SECONDS=600 SEED=7
 	@eval "$$($(STACK) env)"; REPRISE_CHAOS_SECONDS=$(SECONDS) REPRISE_CHAOS_SEED=$(SEED) \
 		cargo test --locked $(FEATURES) --test integration chaos -- --nocapture
+
+fuzz: deps ## the decoders on mutations of fuzz/corpus: SECONDS=60 for each of three targets, side by side
+	REPRISE_FUZZ_SECONDS=$(SECONDS) cargo test --locked $(FEATURES) --test integration fuzz:: -- --nocapture
 
 model: deps ## the ledger's state machine, explored where it takes millions of states
 	cargo test --release --locked --lib applier::model -- --include-ignored

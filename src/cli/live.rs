@@ -20,5 +20,6 @@ pub struct Args {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let config = context.config()?;
     let options = LiveOptions { migrate: args.migrate, grace: args.grace };
-    Ok(run::live(&config, options).await?)
+    // Large, and only once.
+    Ok(Box::pin(run::live(&config, options)).await?)
 }

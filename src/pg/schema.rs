@@ -29,7 +29,7 @@ pub enum SchemaError {
 /// Applies what is missing; says how many migrations that were.
 pub async fn migrate(database: &Database) -> Result<usize, SchemaError> {
     refuse_pooler(database).await?;
-    let before = applied(database).await?;
+    let before = Box::pin(applied(database)).await?;
     let mut connection = database.plain().await?;
     MIGRATIONS.run_direct(None, &mut connection, false).await?;
     Ok(known().saturating_sub(before))
@@ -39,7 +39,7 @@ pub async fn migrate(database: &Database) -> Result<usize, SchemaError> {
 pub async fn check(database: &Database) -> Result<(), SchemaError> {
     refuse_pooler(database).await?;
     let known = known();
-    let applied = applied(database).await?;
+    let applied = Box::pin(applied(database)).await?;
     if applied < known { Err(SchemaError::Behind { missing: known - applied, known }) } else { Ok(()) }
 }
 
