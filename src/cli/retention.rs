@@ -73,7 +73,7 @@ impl Row for Line {
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let config = context.config()?;
-    let horizons = horizons(&args, &config, Timestamp::now())?;
+    let horizons = horizons(&args, &config, whole_second(Timestamp::now()))?;
     let database = Database::new(config.postgres.url.expose(), config.postgres.max_connections)
         .map_err(|error| Failure::Usage(format!("postgres.url: {error}")))?;
     schema::check(&database).await.map_err(RunError::from)?;
@@ -86,6 +86,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
     refused?;
     let rows: u64 = lines.iter().map(|line| line.apagaveis).sum();
+    if rows == 0 {
+        // Nothing is forgotten, so no replay need be refused for it.
+        return context.output.rows(&lines);
+    }
     if !args.yes {
         confirm(&question(&lines, horizons))?;
     }
@@ -102,6 +106,11 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         line.apagadas = taken.rows.get(line.tabela).copied().unwrap_or_default();
     }
     context.output.rows(&lines)
+}
+
+/// Horizons are shown and recorded by the second.
+fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
 /// From the flags, else from the configured ages. None at all is a usage error: nothing would be done.

@@ -190,7 +190,8 @@ pub(super) fn archive(reader: &mut Reader<'_>, live_group: &str) -> Archive {
     if group == live_group {
         let what = format!("{group:?} is live's group: the two would divide the partitions between them");
         section.reject("grupo", what, "give the archive a group of its own");
-    } else if group.starts_with(REPLAY_GROUP_PREFIX) {
+    } else if section.get("grupo").is_some() && group.starts_with(REPLAY_GROUP_PREFIX) {
+        // One that is derived from live's group is that group's problem, told there.
         let what = format!("{group:?} would be taken for a replay's group (invariant I5)");
         section.reject("grupo", what, "choose a name that does not begin so");
     }

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::support::event::MIDNIGHT_MS;
 use crate::support::kafka::Outgoing;
 use crate::support::{Answer, LATER, World, until};
+
+/// 2025-10-14T03:00:00Z, in ms.
+const MIDNIGHT_MS: i64 = 1_760_410_800_000;
 
 /// Ten settled effects, all of them made to look as if live had handled them long ago.
 async fn old_ledger() -> World {
@@ -13,7 +15,7 @@ async fn old_ledger() -> World {
     world.feed_from(0, 10, MIDNIGHT_MS).await;
     world.settled().await;
     until("all are done", LATER, async || world.done().await == 10).await;
-    world.execute("update efeito_aplicado set criado_em = '2026-01-10T00:00:00Z'").await;
+    world.execute("update efeito_aplicado set criado_em = '2025-01-10T00:00:00Z'").await;
     world
 }
 
@@ -23,7 +25,7 @@ fn taken(lines: &Value, table: &str) -> (u64, u64) {
     (line["apagaveis"].as_u64().expect("a count"), line["apagadas"].as_u64().expect("a count"))
 }
 
-const BEFORE: &str = "2026-02-01T00:00:00Z";
+const BEFORE: &str = "2025-02-01T00:00:00Z";
 
 #[tokio::test]
 async fn what_is_open_stays_however_old_and_what_is_settled_goes() {
@@ -31,10 +33,10 @@ async fn what_is_open_stays_however_old_and_what_is_settled_goes() {
     world.execute("update efeito_aplicado set estado = 'incerto' where pedido_id = 'ped-0'").await;
     world.execute("update efeito_aplicado set estado = 'reservado' where pedido_id = 'ped-1'").await;
     world
-        .execute("update efeito_aplicado set criado_em = '2026-01-31T23:30:00Z' where pedido_id = 'ped-2'")
+        .execute("update efeito_aplicado set criado_em = '2025-01-31T23:30:00Z' where pedido_id = 'ped-2'")
         .await;
     world
-        .execute("update efeito_aplicado set criado_em = '2026-02-02T00:00:00Z' where pedido_id = 'ped-3'")
+        .execute("update efeito_aplicado set criado_em = '2025-02-02T00:00:00Z' where pedido_id = 'ped-3'")
         .await;
     // An open dead letter of the order: its redrive would call again what the ledger forgot.
     world
@@ -51,7 +53,7 @@ async fn what_is_open_stays_however_old_and_what_is_settled_goes() {
     let asked = world.try_cli(&["retention", "--ledger-before", BEFORE]).await;
     assert_eq!(asked.code, Some(3), "{}", asked.stderr);
     assert!(
-        asked.stderr.contains("5 rows of efeito_aplicado before 2026-02-01T00:00:00Z"),
+        asked.stderr.contains("5 rows of efeito_aplicado before 2025-02-01T00:00:00Z"),
         "{}",
         asked.stderr
     );
@@ -72,13 +74,13 @@ async fn what_is_open_stays_however_old_and_what_is_settled_goes() {
 #[tokio::test]
 async fn a_replay_behind_the_horizon_is_refused_unless_it_suppresses_every_effect() {
     let world = old_ledger().await;
-    let horizon = "2026-10-14T03:00:05Z";
+    let horizon = "2025-10-14T03:00:05Z";
     world.cli(&["retention", "--ledger-before", horizon, "--yes"]).await;
     assert_eq!(world.one::<i64>("select count(*) from efeito_aplicado").await, 0);
-    let from = "2026-10-14T03:00:00Z";
+    let from = "2025-10-14T03:00:00Z";
     let refused = world.try_cli(&["replay", "run", "--id", "replay-a", "--from", from]).await;
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
-    assert!(refused.stderr.contains("before 2026-10-14T03:00:05Z"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("before 2025-10-14T03:00:05Z"), "{}", refused.stderr);
     let calls = world.provider.count();
     let quiet =
         ["replay", "run", "--id", "replay-b", "--from", from, "--effect", "notificar-vendedor=suprimir"];
@@ -86,9 +88,14 @@ async fn a_replay_behind_the_horizon_is_refused_unless_it_suppresses_every_effec
     assert_eq!(said["situacao"], "concluido");
     assert_eq!(world.provider.count(), calls);
     // An earlier horizon does not bring back what is gone.
-    world.cli(&["retention", "--ledger-before", BEFORE, "--yes"]).await;
+    let _live = world.live().await;
+    world.feed(20, 1).await;
+    until("another is done", LATER, async || world.done().await == 1).await;
+    world.execute("update efeito_aplicado set criado_em = '2025-01-10T00:00:00Z'").await;
+    let said = world.json(&["retention", "--ledger-before", BEFORE, "--yes"]).await;
+    assert_eq!(taken(&said, "efeito_aplicado"), (1, 1));
     let kept: String = world.one("select purgado_ate::text from livro_horizonte").await;
-    assert_eq!(kept, "2026-10-14 03:00:05+00");
+    assert_eq!(kept, "2025-10-14 03:00:05+00");
 }
 
 #[tokio::test]
@@ -97,13 +104,13 @@ async fn a_replay_that_is_not_finished_keeps_what_it_reads() {
     world
         .execute(
             "insert into reprocessamento (execucao_id, simular, situacao, topico, de, fonte, politicas)
-             values ('replay-x', false, 'pausado', 't', '2026-01-15T00:00:00Z', 'arquivo', '{}')",
+             values ('replay-x', false, 'pausado', 't', '2025-01-15T00:00:00Z', 'arquivo', '{}')",
         )
         .await;
     for flag in ["--ledger-before", "--archive-before"] {
         let refused = world.try_cli(&["retention", flag, BEFORE, "--yes"]).await;
         assert_eq!(refused.code, Some(3), "{}", refused.stderr);
-        assert!(refused.stderr.contains("replay-x (from 2026-01-15T00:00:00Z)"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("replay-x (from 2025-01-15T00:00:00Z)"), "{}", refused.stderr);
     }
     assert_eq!(world.one::<i64>("select count(*) from livro_horizonte").await, 0);
     world.execute("update reprocessamento set situacao = 'cancelado'").await;
@@ -126,12 +133,12 @@ async fn the_archive_loses_beginnings_and_keeps_the_last_record_of_each_partitio
     archiver.terminate();
     archiver.ended(LATER).await;
     // Partition 0 is older throughout; of partition 1 two records are.
-    let said = world.json(&["retention", "--archive-before", "2026-10-14T03:00:12Z", "--yes"]).await;
+    let said = world.json(&["retention", "--archive-before", "2025-10-14T03:00:12Z", "--yes"]).await;
     assert_eq!(taken(&said, "evento_arquivado"), (5, 5));
     let left: Vec<(i32, i64)> =
         world.rows(r#"select particao, "offset" from evento_arquivado order by 1, 2"#).await;
     assert_eq!(left, [(0, 3), (1, 2), (1, 3)]);
-    let gap = ["replay", "plan", "--id", "replay-g", "--source", "arquivo", "--from", "2026-10-14T03:00:00Z"];
+    let gap = ["replay", "plan", "--id", "replay-g", "--source", "arquivo", "--from", "2025-10-14T03:00:00Z"];
     let refused = world.try_cli(&gap).await;
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
 }
@@ -150,8 +157,8 @@ async fn evidence_goes_when_its_effect_is_settled_and_decisions_stay() {
              values ('evt-0-1:notificar-vendedor', 'ao-vivo', 'i', 'agora-nao', 'fim', 'x')",
         )
         .await;
-    world.execute("update tentativa_efeito set em = '2026-01-10T00:00:00Z'").await;
-    world.execute("insert into revisao_efeito (chave, decisao, por, motivo, em) values ('k', 'concluido', 'ana', 'x', '2026-01-10')").await;
+    world.execute("update tentativa_efeito set em = '2025-01-10T00:00:00Z'").await;
+    world.execute("insert into revisao_efeito (chave, decisao, por, motivo, em) values ('k', 'concluido', 'ana', 'x', '2025-01-10')").await;
     let said = world.json(&["retention", "--evidence-before", BEFORE, "--yes"]).await;
     assert_eq!(taken(&said, "tentativa_efeito"), (1, 1));
     let left: String = world.one("select chave from tentativa_efeito").await;
