@@ -7,7 +7,7 @@
 //! Known by behaviour, not by name: the session's settings do not arrive, or two connections that are open at once
 //! have one server process, or one connection has two.
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, Decode, PgConnection, Postgres, Row as _, Type};
 
 use super::connect::Database;
 use super::error::StoreError;
@@ -29,9 +29,8 @@ pub(super) async fn shared(database: &Database) -> Result<Option<Shared>, StoreE
         Ok(connection) => connection,
         Err(error) => return refused_for_settings(database, error).await.map(Some),
     };
-    if sqlx::query_scalar::<_, String>("select current_setting('lock_timeout')").fetch_one(&mut first).await?
-        != super::connect::LOCK_TIMEOUT
-    {
+    let lock_timeout: String = asked(&mut first, "select current_setting('lock_timeout')").await?;
+    if lock_timeout != super::connect::LOCK_TIMEOUT {
         return Ok(Some(Shared::NotArrived));
     }
     let before = backend(&mut first).await?;
@@ -44,7 +43,15 @@ pub(super) async fn shared(database: &Database) -> Result<Option<Shared>, StoreE
 }
 
 async fn backend(connection: &mut PgConnection) -> Result<i32, StoreError> {
-    Ok(sqlx::query_scalar("select pg_backend_pid()").persistent(false).fetch_one(connection).await?)
+    asked(connection, "select pg_backend_pid()").await
+}
+
+/// By the simple protocol: a prepared statement could meet another client's of the same name.
+async fn asked<T>(connection: &mut PgConnection, sql: &'static str) -> Result<T, StoreError>
+where
+    T: for<'r> Decode<'r, Postgres> + Type<Postgres>,
+{
+    Ok(sqlx::raw_sql(sql).fetch_one(connection).await?.try_get(0)?)
 }
 
 /// A connection that is refused, and is not refused without our settings, was refused for them.

@@ -24,6 +24,7 @@ mod replay;
 mod retention;
 mod review;
 mod rewind;
+mod secrets;
 mod secure;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
 mod support;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::support::native::{as_postgres, port_of};
@@ -12,7 +13,7 @@ use crate::support::{LATER, Setup, World, postgres_server, until};
 const PGBOUNCER: &str = "/usr/sbin/pgbouncer";
 
 /// A `PgBouncer` in transaction mode before the test's Postgres, and the world's database behind it.
-fn pgbouncer(world: &mut World, ignored: &str) -> Process {
+fn pgbouncer(world: &mut World, ignored: &str) -> Pooler {
     let port = free_port();
     // Its user cannot enter the folder of the test.
     let dir = std::env::temp_dir().join(format!("reprise-pooler-{port}"));
@@ -30,7 +31,19 @@ fn pgbouncer(world: &mut World, ignored: &str) -> Process {
     let process = Process::start(command, world.dir(), "pgbouncer");
     let behind = world.database_url.replace(&format!(":{server_port}/"), &format!(":{port}/"));
     world.set(&["postgres", "url"], behind);
-    process
+    Pooler { process: Some(process), dir }
+}
+
+struct Pooler {
+    process: Option<Process>,
+    dir: PathBuf,
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        self.process.take();
+        fs::remove_dir_all(&self.dir).ok();
+    }
 }
 
 async fn refused(world: &World, said: &str) {
