@@ -12,6 +12,9 @@ use sqlx::{Connection as _, Decode, PgConnection, Postgres, Row as _, Type};
 use super::connect::Database;
 use super::error::StoreError;
 
+/// One round can be misled by other clients, our own among them, that hold the shared session at that moment.
+const ROUNDS: u32 = 5;
+
 /// What the probe saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Shared {
@@ -33,13 +36,18 @@ pub(super) async fn shared(database: &Database) -> Result<Option<Shared>, StoreE
     if lock_timeout != super::connect::LOCK_TIMEOUT {
         return Ok(Some(Shared::NotArrived));
     }
-    let before = backend(&mut first).await?;
     let mut second = database.plain().await?;
-    let mut transaction = second.begin().await?;
-    let other = backend(&mut transaction).await?;
-    let after = backend(&mut first).await?;
-    transaction.rollback().await?;
-    Ok((before == other || before != after).then_some(Shared::TwoClients))
+    for _ in 0..ROUNDS {
+        let before = backend(&mut first).await?;
+        let mut transaction = second.begin().await?;
+        let other = backend(&mut transaction).await?;
+        let after = backend(&mut first).await?;
+        transaction.rollback().await?;
+        if before == other || before != after {
+            return Ok(Some(Shared::TwoClients));
+        }
+    }
+    Ok(None)
 }
 
 async fn backend(connection: &mut PgConnection) -> Result<i32, StoreError> {
