@@ -168,7 +168,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args {
         Args::List(filter) => list(&config, &filter, context).await,
         Args::Show(args) => show(&config, args.id, context).await,
-        Args::Redrive(args) => redrive(&config, &args, context).await,
+        Args::Redrive(args) => Box::pin(redrive(&config, &args, context)).await,
     }
 }
 
@@ -236,7 +236,9 @@ async fn redrive(config: &Config, args: &RedriveArgs, context: &Context) -> Resu
         ))?;
     }
     let mut progress = Progress::new("redrive", "dead letters", u64::try_from(count).unwrap_or(0), 0);
-    let done = redrive::run(config, &wanted, |done| progress.show(done.aplicadas + done.devolvidas)).await?;
+    let redriven = redrive::run(config, &wanted, |done| progress.show(done.aplicadas + done.devolvidas));
+    // Large, and only once.
+    let done = Box::pin(redriven).await?;
     progress.end();
     context.output.one(&done)?;
     match (done.devolvidas, done.pendentes) {

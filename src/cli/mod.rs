@@ -27,6 +27,7 @@ pub mod progress;
 pub mod relay;
 pub mod replay;
 pub mod replay_diff;
+pub mod retention;
 pub mod sweep;
 
 use std::ffi::OsString;
@@ -73,6 +74,8 @@ enum Command {
     Replay(replay::Args),
     /// Keep every record beyond the topic's retention
     Archive(archive::Args),
+    /// Take away what is older than its retention
+    Retention(retention::Args),
     /// Dead letters: list, show, redrive
     #[command(subcommand)]
     Dlq(dlq::Args),
@@ -127,6 +130,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, context).await,
         Command::Replay(args) => replay::run(args, context).await,
         Command::Archive(args) => archive::run(args, context).await,
+        Command::Retention(args) => retention::run(args, context).await,
         Command::Dlq(args) => dlq::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,

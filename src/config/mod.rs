@@ -14,9 +14,11 @@
 mod effects;
 mod layers;
 mod orders;
+mod outgoing;
 mod problem;
 mod properties;
 mod reader;
+mod retention;
 mod schema;
 mod secret;
 mod sections;
@@ -27,12 +29,14 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use effects::LEASE_MARGIN;
 pub use orders::{Format, Inbox, Orders, Outbox, Publisher};
+pub use outgoing::AllowedHost;
 pub use problem::{ConfigErrors, Problem, Source, Warning};
+pub use retention::Retention;
 pub use secret::{REDACTED, Secret, redacted_url};
 pub use sections::REPLAY_GROUP_PREFIX;
 pub use show::Setting;
@@ -63,6 +67,9 @@ pub struct Config {
     pub orders: Orders,
     pub outbox: Outbox,
     pub inbox: Inbox,
+    pub retention: Retention,
+    /// `http_saida.permitidos`: where providers may be; `None`: anywhere.
+    pub allowed_hosts: Option<Vec<AllowedHost>>,
     /// In the order of the file: the position is the effect's id.
     pub effects: Vec<Effect>,
     /// Path of every key that was set, with where; for `config show`.
@@ -131,6 +138,8 @@ pub struct Http {
     pub address: SocketAddr,
     /// Always there when `address` is not a loopback address.
     pub token: Option<Secret>,
+    /// `atras_de_proxy`: something before this process ends TLS, so that the token travels encrypted.
+    pub behind_proxy: bool,
 }
 
 /// `[lote]`
@@ -173,6 +182,15 @@ pub struct Effect {
     pub answers: BTreeMap<u16, Answer>,
     /// `assinatura_arquivo`: signs every request (Standard Webhooks).
     pub signature_secret: Option<Secret>,
+    /// `ca_arquivo`: the authorities that may vouch for this provider, in place of the public ones.
+    pub authorities: Option<Authorities>,
+}
+
+/// Certificates in PEM, and the file they were read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authorities {
+    pub path: PathBuf,
+    pub pem: String,
 }
 
 /// What the answer of a provider is said to mean.
@@ -247,7 +265,10 @@ impl Config {
         let orders = orders::orders(&mut reader, kafka.as_ref());
         let outbox = orders::outbox(&mut reader);
         let inbox = orders::inbox(&mut reader);
+        let retention = retention::read(&mut reader);
+        let allowed_hosts = outgoing::read(&mut reader);
         let effects = effects::read(&mut reader);
+        outgoing::check(&mut reader, allowed_hosts.as_deref(), &effects);
         let Reader { problems, warnings, .. } = reader;
         match (kafka, postgres, sweep, outbox, inbox) {
             (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some(inbox)) if problems.is_empty() => {
@@ -263,6 +284,8 @@ impl Config {
                     orders,
                     outbox,
                     inbox,
+                    retention,
+                    allowed_hosts,
                     effects,
                     origins,
                 };

@@ -98,7 +98,8 @@ pub struct LiveOptions {
 
 /// Consumes until it is told to stop.
 pub async fn live(config: &Config, options: LiveOptions) -> Result<(), RunError> {
-    live_beside(config, options, Beside::default()).await
+    // Large, and only once.
+    Box::pin(live_beside(config, options, Beside::default())).await
 }
 
 /// [`live`], with other rooms beside it.

@@ -86,6 +86,7 @@ fn gateway(config: &Config, policies: &Policies) -> Result<HttpGateway, RunError
                 .signature_secret
                 .as_ref()
                 .map(|secret| signature::Secret::new(secret.expose())),
+            authorities_pem: effect.authorities.as_ref().map(|file| file.pem.clone()),
         })
         .collect();
     HttpGateway::new(providers).map_err(|error| RunError::Configuration(error.to_string()))

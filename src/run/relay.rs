@@ -23,7 +23,8 @@ pub async fn relay(config: &Config, options: LiveOptions) -> Result<(), RunError
 /// The whole of the service in one process: a later room is a line here.
 pub async fn all(config: &Config, options: LiveOptions) -> Result<(), RunError> {
     let beside = Beside { rooms: vec![room()], routes: vec![super::orders::routes] };
-    live_beside(config, options, beside).await
+    // Large, and only once.
+    Box::pin(live_beside(config, options, beside)).await
 }
 
 pub const fn room() -> Room {

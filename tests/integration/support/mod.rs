@@ -12,6 +12,7 @@ pub mod event;
 pub mod http;
 pub mod kafka;
 pub mod link;
+pub mod native;
 pub mod process;
 pub mod provider;
 pub mod registry;
