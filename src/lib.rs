@@ -25,6 +25,7 @@
 //! | [`config`] | typed settings, every contradiction reported at once |
 //! | [`demo`] | the story of `make demo`: a provider, a morning, an incident |
 //! | [`metrics`], [`health`] | leaves that everyone may tell: counters by name; what is true of this process now |
+//! | [`telemetry`] | traces: spans by OpenTelemetry's conventions, and their way to a collector |
 //! | [`crash`] | named crash points for the fault tests; nothing in a release binary |
 //!
 //! ## The path of one event
@@ -76,3 +77,4 @@ pub mod ops;
 pub mod pg;
 pub mod run;
 pub mod stream;
+pub mod telemetry;

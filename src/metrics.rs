@@ -64,6 +64,7 @@ pub mod name {
     pub const REPLAY_REMAINING: &str = "reprise_replay_restante";
     pub const UPTIME: &str = "reprise_processo_segundos";
     pub const RESIDENT: &str = "reprise_processo_memoria_bytes";
+    pub const SPANS: &str = "reprise_rastros_total";
     pub const BUILD: &str = "reprise_versao_info";
 }
 
@@ -146,6 +147,28 @@ impl DatabaseErrorClass {
     }
 }
 
+/// What became of a span: label `resultado`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanFate {
+    Delivered,
+    /// The queue was full.
+    Dropped,
+    /// The collector did not take it.
+    Failed,
+}
+
+impl SpanFate {
+    pub const ALL: [Self; 3] = [Self::Delivered, Self::Dropped, Self::Failed];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "entregue",
+            Self::Dropped => "descartado",
+            Self::Failed => "falhou",
+        }
+    }
+}
+
 /// A registry that cannot be built: a name or label that Prometheus does not accept, or the same one twice.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics cannot be set up: {0}")]
@@ -206,9 +229,16 @@ pub struct Metrics {
     oldest_transaction: Gauge,
     last_sweep: Gauge,
     archived: IntCounter,
+    spans: [IntCounter; SpanFate::ALL.len()],
     partitions: PartitionSeries,
     replay: ReplaySeries,
     process: Process,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
 }
 
 /// The series of one effect type.
@@ -240,6 +270,8 @@ impl Metrics {
             families.counters(name::DEAD_LETTERS, "Dead letters by reason", &[label::REASON])?;
         let database_errors =
             families.counters(name::DATABASE_ERRORS, "Errors of Postgres by class", &[label::CLASS])?;
+        let spans =
+            families.counters(name::SPANS, "Spans of traces by what became of them", &[label::RESULT])?;
         families
             .gauges(name::BUILD, "Always 1; the version is the label", &[label::VERSION])?
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
@@ -283,6 +315,7 @@ impl Metrics {
             )?,
             archived: families
                 .counter(name::ARCHIVED, "Records newly kept in the archive by this process")?,
+            spans: SpanFate::ALL.map(|fate| spans.with_label_values(&[fate.as_str()])),
             partitions: PartitionSeries::new(&families)?,
             replay: ReplaySeries::new(&families)?,
             process: Process::new(&families)?,
@@ -383,6 +416,11 @@ impl Metrics {
     pub fn swept(&self, at: std::time::SystemTime) {
         let since = at.duration_since(std::time::SystemTime::UNIX_EPOCH);
         self.last_sweep.set(since.map_or(0.0, |since| since.as_secs_f64()));
+    }
+
+    /// `n` spans ended so.
+    pub fn spans(&self, fate: SpanFate, n: usize) {
+        self.spans[fate as usize].inc_by(n as u64);
     }
 
     /// Progress of every running replay; replaces what was shown before. Where several replays read a partition,

@@ -18,12 +18,13 @@ use crate::domain::plan::Policies;
 use crate::domain::poison::{Poison, Reason};
 use crate::domain::verdict::{Claim, Token};
 use crate::gateway::circuit::{Circuit, Permit};
-use crate::gateway::{Answer, Call};
+use crate::gateway::{Answer, Call, Proof};
 use crate::pg::error::StoreError;
 use crate::pg::wave::{
     Destination, Evidence, Move, Reserve, Settle, Target, Wave, WaveDone, Writer, perform,
 };
 use crate::pg::{connect, owner};
+use crate::telemetry::{CallFacts, Done, Open};
 
 /// With fewer calls than this in flight a wave goes at once: latency counts, not its size.
 const FEW_IN_FLIGHT: usize = 16;
@@ -100,6 +101,7 @@ pub(super) struct WaveReport {
     connection: Option<PgConnection>,
     result: Result<WaveDone, StoreError>,
     took: Duration,
+    trace: Open,
 }
 
 struct EffectType {
@@ -290,11 +292,20 @@ impl Coordinator {
         }
         let (store, writer) = (self.store.clone(), self.writer.clone());
         let connection = self.session.connection.take();
+        let trace = self.trace_wave(&finished, &reserved);
         self.wave = Some(tokio::task::spawn_local(async move {
             let begun = Instant::now();
             let (connection, result) = carry_out(&store, connection, &writer, &wave).await;
-            WaveReport { wave, finished, reserved, connection, result, took: begun.elapsed() }
+            WaveReport { wave, finished, reserved, connection, result, took: begun.elapsed(), trace }
         }));
+    }
+
+    fn trace_wave(&self, finished: &[Finished], reserved: &[usize]) -> Open {
+        let members = reserved.iter().copied().chain(finished.iter().map(|done| done.effect));
+        let events = members.filter_map(|at| self.flight.events.get(self.flight.effects[at].event));
+        let mut trace = self.road.traces.wave(events.map(|event| &event.trace));
+        trace.wrote(finished.len(), reserved.len());
+        trace
     }
 
     fn target(&self, at: usize) -> Target {
@@ -307,7 +318,7 @@ impl Coordinator {
     }
 
     /// A wave came back: what it wrote is true now, what it did not write is looked at again.
-    pub(super) fn on_wave(&mut self, report: WaveReport) {
+    pub(super) fn on_wave(&mut self, mut report: WaveReport) {
         self.session.connection = report.connection;
         self.session.used = Some(Instant::now());
         match report.result {
@@ -319,9 +330,10 @@ impl Coordinator {
                 self.road.health.database(Ok::<(), StoreError>(()));
                 crate::crash::point("after_wave");
                 self.book_finished(report.finished, &done);
-                self.book_reserved(&report.wave, &report.reserved, done);
+                self.book_reserved(&report.wave, &report.reserved, done, &report.trace);
             }
             Err(error) => {
+                report.trace.failed(error.class());
                 self.store.failed("wave", error);
                 self.session.failures += 1;
                 let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.session.failures.min(6));
@@ -461,7 +473,7 @@ impl Coordinator {
         !self.is_draining() && event.is_some_and(|event| self.lanes.is_open(event.lane))
     }
 
-    fn book_reserved(&mut self, wave: &Wave, reserved: &[usize], done: WaveDone) {
+    fn book_reserved(&mut self, wave: &Wave, reserved: &[usize], done: WaveDone, trace: &Open) {
         for claimed in done.claimed {
             let effect = &mut self.flight.effects[reserved[claimed.index]];
             effect.attempts = claimed.attempts;
@@ -481,7 +493,7 @@ impl Coordinator {
                 self.look_again(at);
             } else {
                 members += 1;
-                self.begin_call(at, wave.token, wave.reserve[index].claim);
+                self.begin_call(at, wave.token, wave.reserve[index].claim, trace);
             }
         }
         if members > 0 {
@@ -492,7 +504,7 @@ impl Coordinator {
     }
 
     /// The reservation is durable: call, unless nothing may be begun any more.
-    fn begin_call(&mut self, at: usize, token: Token, claim: Claim) {
+    fn begin_call(&mut self, at: usize, token: Token, claim: Claim, wave: &Open) {
         let wanted = self.is_wanted(at);
         let held = !self.may_begin();
         let effect = &mut self.flight.effects[at];
@@ -507,8 +519,16 @@ impl Coordinator {
             return;
         }
         effect.stage = Stage::Calling;
-        let traceparent = self.flight.events.get(effect.event).and_then(|event| event.traceparent.clone());
         let request = effect.request();
+        let event = self.flight.events.get(effect.event);
+        let facts = CallFacts {
+            effect: &self.road.policies.get(id).name,
+            key: &request.key,
+            attempt: effect.attempts,
+        };
+        let mut trace =
+            event.map_or_else(Open::default, |event| self.road.traces.call(&event.trace, wave, facts));
+        let traceparent = trace.traceparent().or_else(|| event.and_then(|event| event.traceparent.clone()));
         let body = effect
             .stored_body
             .as_deref()
@@ -519,6 +539,9 @@ impl Coordinator {
         self.calls.spawn(async move {
             crate::crash::point("before_call");
             let answer = gateway.call(call).await;
+            let done = if matches!(answer.proof, Proof::Done { .. }) { Done::Yes } else { Done::No };
+            trace.answered(answer.proof.as_str(), answer.evidence.status, done);
+            drop(trace);
             crate::crash::point("after_call");
             Called { effect: at, token, answer }
         });

@@ -20,6 +20,7 @@ mod schema;
 mod secret;
 mod sections;
 mod show;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +35,8 @@ pub use problem::{ConfigErrors, Problem, Source, Warning};
 pub use secret::{REDACTED, Secret, redacted_url};
 pub use sections::REPLAY_GROUP_PREFIX;
 pub use show::Setting;
+
+pub use telemetry::{Telemetry, TraceProtocol};
 
 use layers::Layers;
 use reader::Reader;
@@ -58,6 +61,7 @@ pub struct Config {
     pub sweep: Sweep,
     pub replay: Replay,
     pub archive: Archive,
+    pub telemetry: Telemetry,
     /// In the order of the file: the position is the effect's id.
     pub effects: Vec<Effect>,
     /// Path of every key that was set, with where; for `config show`.
@@ -239,13 +243,25 @@ impl Config {
         let live_group = kafka.as_ref().map_or("", |kafka| &kafka.group);
         let archive = sections::archive(&mut reader, live_group);
         let replay = sections::replay(&mut reader, postgres.as_ref().map_or(0, |pg| pg.max_connections));
+        let telemetry = telemetry::read(&mut reader);
         let effects = effects::read(&mut reader);
         let Reader { problems, warnings, .. } = reader;
         match (kafka, postgres, sweep) {
             (Some(kafka), Some(postgres), Some(sweep)) if problems.is_empty() => {
                 let origins = layers.origins();
                 Ok((
-                    Self { kafka, postgres, http, batch, sweep, replay, archive, effects, origins },
+                    Self {
+                        kafka,
+                        postgres,
+                        http,
+                        batch,
+                        sweep,
+                        replay,
+                        archive,
+                        telemetry,
+                        effects,
+                        origins,
+                    },
                     warnings,
                 ))
             }

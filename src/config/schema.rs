@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 7] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 8] = [
     (
         "kafka",
         &[
@@ -23,6 +23,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 7] = [
     ("varredura", &["intervalo"]),
     ("replay", &["concorrencia", "max_conexoes"]),
     ("arquivo", &["grupo"]),
+    ("telemetria", &["endpoint", "protocolo", "amostra", "cabecalhos_arquivo", "nome_servico"]),
 ];
 
 /// The section of effect types, each a table of [`EFFECT_KEYS`].

@@ -98,6 +98,13 @@ impl Config {
         rows.push_optional("replay", "concorrencia", self.replay.slots);
         rows.push("replay", "max_conexoes", self.replay.max_connections);
         rows.push("arquivo", "grupo", &self.archive.group);
+        let telemetry = &self.telemetry;
+        rows.push_optional("telemetria", "endpoint", telemetry.endpoint.as_ref());
+        rows.push("telemetria", "protocolo", telemetry.protocol.as_str());
+        rows.push("telemetria", "amostra", telemetry.sample);
+        let headers = (!telemetry.headers.is_empty()).then_some(REDACTED);
+        rows.push_secret("telemetria", &["cabecalhos_arquivo"], headers);
+        rows.push_optional("telemetria", "nome_servico", telemetry.service.as_ref());
         for effect in &self.effects {
             rows.push_effect(effect);
         }
