@@ -322,10 +322,12 @@ impl Coordinator {
         pending.tally.result = Some(EventResult::DeadLettered);
         let order_id =
             order_id.or_else(|| pending.plan.as_ref().map(|plan| plan.commission.order_id.clone()));
+        let event_id = pending.plan.as_ref().map(|plan| plan.commission.event_id.clone());
         let letter = DeadLetter {
             raw: (*pending.raw).clone(),
             reason: poison.reason,
             message: poison.message,
+            event_id,
             order_id,
             effect_type,
             attempts,

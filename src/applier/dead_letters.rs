@@ -115,10 +115,12 @@ async fn keep_asking<T>(
     }
 }
 
+/// Without the letter's message: it may quote the record or the provider, which have no place in a log. The index
+/// row holds it (`reprise dlq list`).
 fn announce(letter: &DeadLetter) {
     tracing::warn!(
         motivo = letter.reason.code(),
-        mensagem = letter.message,
+        evento.id = letter.event_id,
         efeito = letter.effect_type,
         pedido.id = letter.order_id,
         kafka.topic = &*letter.raw.topic,

@@ -8,6 +8,7 @@
 //! and a line in [`Command`].
 
 pub mod archive;
+pub mod completions;
 pub mod args;
 pub mod ask;
 pub mod config;
@@ -19,9 +20,12 @@ pub mod effects;
 pub mod failure;
 pub mod live;
 pub mod logging;
+pub mod manpage;
 pub mod migrate;
 pub mod output;
 pub mod progress;
+#[cfg(test)]
+mod reference;
 pub mod replay;
 pub mod replay_diff;
 pub mod sweep;
@@ -71,6 +75,15 @@ enum Command {
     Config(config::Args),
     /// Check everything the service needs: Kafka, Postgres, providers, files
     Doctor(doctor::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+    /// Print the manual page, or write the pages of all commands into a directory
+    Manpage(manpage::Args),
+}
+
+/// The command line as it is defined, for what is made from it.
+fn definition() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
 }
 
 /// Runs the command in `argv` and says how it ended.
@@ -117,6 +130,8 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Dlq(args) => dlq::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
+        Command::Completions(args) => completions::run(&args, &mut definition()),
+        Command::Manpage(args) => manpage::run(&args, definition()),
     }
 }
 

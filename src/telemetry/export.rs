@@ -46,6 +46,8 @@ const EVERY: Duration = Duration::from_millis(200);
 const EXPORT_WITHIN: Duration = Duration::from_secs(10);
 /// The last requests at the end of the process. Small against any grace period.
 pub const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// The request that is under way then, or the last one: it must end before the wait for it does.
+const LAST_REQUEST: Duration = Duration::from_millis(1500);
 
 /// `protocolo`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +141,7 @@ impl Drop for Exporter {
     fn drop(&mut self) {
         self.closing.cancel();
         if self.ended.recv_timeout(CLOSE_WITHIN) == Err(std_mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!(waited = ?CLOSE_WITHIN, "the collector does not answer; the last traces are lost");
+            tracing::warn!(waited = ?CLOSE_WITHIN, "the thread of the traces does not end; the last ones are lost");
         }
     }
 }
@@ -239,7 +241,9 @@ impl Pump {
             while let Some(batch) = self.next_batch() {
                 self.send(&exporter, batch).await;
                 if self.away && self.closing.is_cancelled() {
-                    self.metrics.spans(SpanFate::Failed, self.spans.len());
+                    let lost = self.spans.len();
+                    self.metrics.spans(SpanFate::Failed, lost);
+                    tracing::warn!(waiting = lost, "the collector does not answer; the last traces are lost");
                     return;
                 }
             }
@@ -263,7 +267,7 @@ impl Pump {
         let count = batch.len();
         let at_the_end = async {
             self.closing.cancelled().await;
-            tokio::time::sleep(CLOSE_WITHIN).await;
+            tokio::time::sleep(LAST_REQUEST).await;
         };
         let result = tokio::select! {
             sent = exporter.export(batch) => sent.map_err(|error| error.to_string()),

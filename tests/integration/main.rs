@@ -15,9 +15,11 @@ mod kit;
 mod late;
 mod letters;
 mod live;
+mod logs;
 mod proofs;
 mod replay;
 mod review;
 mod rewind;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
 mod support;
+mod traces;
