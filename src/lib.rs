@@ -75,6 +75,8 @@ pub mod health;
 pub mod metrics;
 pub mod ops;
 pub mod pg;
+#[cfg(test)]
+mod reference;
 pub mod run;
 pub mod stream;
 pub mod telemetry;

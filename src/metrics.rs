@@ -22,6 +22,8 @@ mod family;
 mod partitions;
 mod process;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
 
 use family::{Families, seconds};

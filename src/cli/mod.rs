@@ -8,9 +8,9 @@
 //! and a line in [`Command`].
 
 pub mod archive;
-pub mod completions;
 pub mod args;
 pub mod ask;
+pub mod completions;
 pub mod config;
 pub mod context;
 pub mod demo;

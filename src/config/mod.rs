@@ -16,6 +16,8 @@ mod layers;
 mod problem;
 mod properties;
 mod reader;
+#[cfg(test)]
+mod reference;
 mod schema;
 mod secret;
 mod sections;

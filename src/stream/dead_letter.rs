@@ -263,7 +263,7 @@ mod tests {
             reason: Reason::InvalidJson,
             message: "not an object".into(),
             event_id: None,
-        order_id: None,
+            order_id: None,
             effect_type: Some("notificar-vendedor".into()),
             attempts: 3,
             run: Run::live(),

@@ -143,5 +143,5 @@ pub fn attribute(span: &Span, key: &str) -> Option<String> {
 
 /// Ids as they stand in a `traceparent`.
 pub fn hex(id: &[u8]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
+    id.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
