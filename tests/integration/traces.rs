@@ -130,7 +130,7 @@ async fn b75_the_dead_letter_keeps_its_trace_and_handling_it_again_is_a_new_one_
     again(&collector, &world, "redrive", 1).await;
 
     world.kafka.produce(&world.topic, &with_context(2).at(MIDNIGHT_MS)).await;
-    world.cli(&["replay", "run", "--id", "outra-vez", "--from", "2026-10-14T00:00:00-03:00"]).await;
+    world.cli(&["replay", "run", "--id", "replay-outra-vez", "--from", "2026-10-14T00:00:00-03:00"]).await;
     again(&collector, &world, "replay", 2).await;
 }
 
@@ -177,7 +177,7 @@ async fn b74_a_collector_that_never_answers_delays_neither_work_nor_the_end() {
 
         world.feed_from(200, 1, MIDNIGHT_MS + 200_000).await;
         let asked = Instant::now();
-        let replay = world.cli(&["replay", "run", "--id", "r", "--from", "2026-10-14T00:00:00-03:00"]).await;
+        let replay = world.cli(&["replay", "run", "--id", "replay-r", "--from", "2026-10-14T00:00:00-03:00"]).await;
         assert!(asked.elapsed() < Duration::from_secs(30));
         assert!(replay.stderr.contains("the last traces are lost"), "it is said:\n{}", replay.stderr);
         assert_eq!(world.provider.count(), 201);
