@@ -8,10 +8,10 @@ STACK := deploy/dev/stack.sh
 # The same feature set for lint and test, so that nothing is compiled twice.
 FEATURES := --features crash-points
 
-.PHONY: help deps up down logs status build demo test lint bench chaos model clean-dev
+.PHONY: help deps up down logs status build demo test test-cdc lint bench bench-live bench-all bench-micro bench-replay bench-orders soak chaos model clean-dev
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## install (as root, by apt) or name what the build needs
 	@$(STACK) deps
@@ -44,8 +44,32 @@ lint: deps ## formatting, clippy with warnings denied, shell scripts; licences a
 test: lint up ## everything: lint, unit and integration tests against the real servers
 	@eval "$$($(STACK) env)"; cargo test --locked --no-fail-fast $(FEATURES)
 
-bench: deps up ## throughput on the real servers, against the plain designs
-	@eval "$$($(STACK) env)"; cargo bench --locked --bench live
+test-cdc: deps up ## the outbox by Debezium: Kafka Connect from Maven Central on the real servers (needs Java, Maven)
+	@eval "$$($(STACK) env)"; deploy/debezium/test.sh
+
+# Measuring (docs/performance.md). SCENARIO picks some: make bench-live SCENARIO="known restart"
+SCENARIO ?=
+MINUTES ?= 5
+
+bench: bench-live bench-replay bench-orders ## all of the following, on the real servers
+
+bench-live: deps up ## throughput and latency, against the plain designs and the raw limits
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench live -- $(SCENARIO)
+
+bench-replay: deps up ## what a rewind costs where everything is done already
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench replay
+
+bench-orders: deps up ## loading an order of many events; relaying the outbox
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench orders --bench outbox
+
+bench-all: deps up ## the same and: restarts, memory, instances, random ids, a large ledger
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench live -- throughput latency restart memory instances random ledger
+
+bench-micro: deps ## decode, plan and watermark, without servers
+	cargo bench --locked --bench micro
+
+soak: deps up ## a steady rate with replays beside it, fails on drift: MINUTES=60 RATE=1000
+	@eval "$$($(STACK) env)"; MINUTES=$(MINUTES) cargo bench --locked --bench live -- soak
 
 SECONDS ?= 60
 SEED ?= $(shell date +%s)

@@ -19,10 +19,12 @@
 //! | [`pg`] | the only SQL: look-up, guarded upsert, waves, evidence, dead-letter index, error classes |
 //! | [`gateway`] | the providers: one call, what its answer proves, the circuit |
 //! | [`applier`] | the order of steps: plan, ledger, gateway, settle; the one road of every run |
+//! | [`outbox`] | the order side's way out: messages, the relay, what keeps their order |
 //! | [`stream`] | the only rdkafka: consumer thread, starting places, commits, dead-letter topic |
 //! | [`run`] | wiring: how a service is built from the rooms |
 //! | [`cli`], [`ops`] | people and platforms: commands; admin HTTP |
 //! | [`config`] | typed settings, every contradiction reported at once |
+//! | [`orders`] | the write side of orders: events, the fold, commands, the anti-corruption layer |
 //! | [`demo`] | the story of `make demo`: a provider, a morning, an incident |
 //! | [`metrics`], [`health`] | leaves that everyone may tell: counters by name; what is true of this process now |
 //! | [`telemetry`] | traces: spans by OpenTelemetry's conventions, and their way to a collector |
@@ -74,6 +76,8 @@ pub mod gateway;
 pub mod health;
 pub mod metrics;
 pub mod ops;
+pub mod orders;
+pub mod outbox;
 pub mod pg;
 #[cfg(test)]
 mod reference;

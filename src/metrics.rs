@@ -19,6 +19,7 @@ use crate::domain::effect::{EffectState, EffectTypeId, Outcome, RunKind, StateOu
 use crate::domain::poison::Reason;
 
 mod family;
+mod outbox;
 mod partitions;
 mod process;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod reference;
 mod tests;
 
 use family::{Families, seconds};
+use outbox::OutboxSeries;
 use partitions::{PartitionSeries, ReplaySeries};
 use process::Process;
 
@@ -64,6 +66,14 @@ pub mod name {
     pub const LAST_SWEEP: &str = "reprise_varredura_ultima_segundos";
     pub const REPLAY_POSITION: &str = "reprise_replay_posicao";
     pub const REPLAY_REMAINING: &str = "reprise_replay_restante";
+    pub const OUTBOX_PUBLISHED: &str = "reprise_outbox_published_total";
+    pub const OUTBOX_FAILURES: &str = "reprise_outbox_failures_total";
+    pub const OUTBOX_PARKED_TOTAL: &str = "reprise_outbox_parked_total";
+    pub const OUTBOX_UNPUBLISHED: &str = "reprise_outbox_unpublished";
+    pub const OUTBOX_OLDEST: &str = "reprise_outbox_oldest_seconds";
+    pub const OUTBOX_PARKED: &str = "reprise_outbox_parked";
+    pub const OUTBOX_SECONDS: &str = "reprise_outbox_publish_seconds";
+    pub const OUTBOX_SLOT_LAG: &str = "reprise_outbox_slot_lag_bytes";
     pub const UPTIME: &str = "reprise_processo_segundos";
     pub const RESIDENT: &str = "reprise_processo_memoria_bytes";
     pub const SPANS: &str = "reprise_rastros_total";
@@ -171,6 +181,26 @@ impl SpanFate {
     }
 }
 
+/// Why a message of the outbox was not acknowledged: label `cause`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutboxFailure {
+    /// For itself.
+    Refused,
+    /// Broker, topic or schema registry; it waits.
+    Away,
+}
+
+impl OutboxFailure {
+    pub const ALL: [Self; 2] = [Self::Refused, Self::Away];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Away => "away",
+        }
+    }
+}
+
 /// A registry that cannot be built: a name or label that Prometheus does not accept, or the same one twice.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics cannot be set up: {0}")]
@@ -234,6 +264,7 @@ pub struct Metrics {
     spans: [IntCounter; SpanFate::ALL.len()],
     partitions: PartitionSeries,
     replay: ReplaySeries,
+    outbox: OutboxSeries,
     process: Process,
 }
 
@@ -320,6 +351,7 @@ impl Metrics {
             spans: SpanFate::ALL.map(|fate| spans.with_label_values(&[fate.as_str()])),
             partitions: PartitionSeries::new(&families)?,
             replay: ReplaySeries::new(&families)?,
+            outbox: OutboxSeries::new(&families)?,
             process: Process::new(&families)?,
             registry: families.into_registry(),
         })

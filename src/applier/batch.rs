@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::intake::{LaneId, RawRecord, RecordOffset};
 use crate::domain::effect::Run;
 use crate::domain::plan::{CommissionWrite, Plan};
@@ -38,16 +40,20 @@ pub(super) struct LookedUp {
     pub answers: Vec<Answers>,
 }
 
+/// What was found, by effect of the plan (or one entry for an event without effects); `None`: already so.
+///
+/// Boxed, because silence is the common answer and must cost no memory: a replay hears little else.
+pub(super) type FoundByEffect = SmallVec<[Option<Box<Found>>; 2]>;
+
 /// What was found about one record.
 #[derive(Default)]
 pub(super) struct Answers {
-    /// By effect of the plan (or one entry for an event without effects); `None`: already so.
-    pub found: Vec<Option<Found>>,
+    pub found: FoundByEffect,
 }
 
 impl Answers {
     pub fn differs(&self) -> Option<&Found> {
-        self.found.iter().flatten().next()
+        self.found.iter().flatten().next().map(|found| &**found)
     }
 }
 
@@ -160,7 +166,7 @@ async fn ask(store: &Store, records: &[Planned]) -> Vec<Answers> {
     for row in found.into_iter().flatten() {
         let Some((record, _)) = asked.get(row.question) else { continue };
         let slot = row.question - first[*record];
-        answers[*record].found[slot] = Some(row);
+        answers[*record].found[slot] = Some(Box::new(row));
     }
     answers
 }
@@ -203,7 +209,8 @@ fn as_stored(state: &CommissionWrite) -> StoredCommission {
         version: state.version,
         amount: state.amount,
         event_digest: state.event_digest,
-        by_this_run: true,
+        // Another record of this batch writes it, and is counted for it.
+        by_this_run: false,
     }
 }
 

@@ -235,7 +235,7 @@ fn lay_over(records: &[Planned], answers: &mut [Answers], drafted: Vec<Drafted>)
     for row in drafted {
         let Some(&(at, index)) = slots.get(row.question) else { continue };
         let Some(slot) = answers[at].found.get_mut(index) else { continue };
-        let found = slot.get_or_insert_with(|| already_so(row.question, &records[at].plan, index));
+        let found = slot.get_or_insert_with(|| Box::new(already_so(row.question, &records[at].plan, index)));
         if let Some(commission) = row.commission {
             // Live may have written a newer version meanwhile; the guard would let that stand.
             let newer = found.commission.as_ref().is_some_and(|row| row.version > commission.version);

@@ -119,6 +119,17 @@ impl InFlight {
         (at, chain.len() == 1)
     }
 
+    /// Whether this effect is in flight already, for another record of the same event.
+    pub fn has(&self, order_id: &str, request: &EffectRequest) -> bool {
+        let key = (order_id.into(), request.effect_type);
+        let same = |at: &usize| {
+            let Some(effect) = self.effects.get(*at) else { return false };
+            let kept = self.events.get(effect.event).is_some_and(|event| !event.abandoned);
+            kept && effect.request().key == request.key
+        };
+        self.chains.get(&key).is_some_and(|chain| chain.iter().any(same))
+    }
+
     /// Whether this very effect still waits for the ledger's answer.
     pub fn is_looking(&self, at: usize, serial: u64) -> bool {
         self.effects.get(at).is_some_and(|effect| effect.serial == serial && effect.stage == Stage::Looking)

@@ -1,6 +1,6 @@
 //! The lanes of this process: claims on partitions, how far each is settled, and how they are handed back.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -18,7 +18,8 @@ pub(super) struct Leaving {
 
 /// All lanes, with the board that tells others how far they are.
 pub(super) struct Lanes {
-    lanes: HashMap<LaneId, Lane>,
+    /// Ordered: a few comparisons find a lane, and it is looked for several times per record.
+    lanes: BTreeMap<LaneId, Lane>,
     board: Watermarks,
     health: Health,
     counted: bool,
@@ -27,7 +28,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     pub fn new(board: Watermarks, health: Health, counted: bool) -> Self {
-        Self { lanes: HashMap::new(), board, health, counted, leaving: Vec::new() }
+        Self { lanes: BTreeMap::new(), board, health, counted, leaving: Vec::new() }
     }
 
     pub fn assigned(&mut self, lane: LaneId, start: ResumeAt, end: Option<ResumeAt>) {

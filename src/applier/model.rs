@@ -6,19 +6,19 @@
 //! its lease or bring a late answer. The decisions are the product's own ([`judge_effect`], [`consequence`]); the
 //! ledger is modelled as the compare-and-sets of `pg::wave` and `pg::moves` write it.
 //!
-//! Checked in every reachable state: under `manter` at most one attempt per effect may have been carried out (I2);
-//! the committed position passes no event that is not settled (I4). Checked in every state in which nothing more can
-//! happen by itself: each effect is done, uncertain or dead-lettered (I3).
+//! `explore` walks all of it and checks I2, I3 and I4. Events of different orders share no row, and all they have in
+//! common is the life of their process, which may end anywhere when one of them is explored: that is why two events
+//! of one order are the pair to look at.
 //!
 //! Tokens are renamed by their first appearance and all dead owners are one: states that differ only in names are
 //! the same state.
 
-use std::collections::HashSet;
+mod explore;
+
 use std::time::Duration;
 
 use super::answers::{Attempt, Consequence, Next, consequence};
-use crate::domain::effect::{EffectPolicy, EffectState, Mode, OnFailure};
-use crate::domain::plan::tests::policy;
+use crate::domain::effect::{EffectPolicy, EffectState, Mode};
 use crate::domain::verdict::{Claim, EffectVerdict, Looker, StoredEffect, Token, judge_effect};
 use crate::gateway::{Answer, Evidence, Proof, Reached};
 use crate::pg::wave::Destination;
@@ -502,73 +502,4 @@ fn said(answer: Said) -> Answer {
     let evidence =
         Evidence { reached: Reached::Sent, status: None, detail: String::new(), elapsed: Duration::ZERO };
     Answer { proof, evidence }
-}
-
-/// Walks every reachable state; returns how many there are.
-fn explore(on_failure: OnFailure, trouble: Trouble, check: impl Fn(&World)) -> usize {
-    let mut policy = policy("notificar-vendedor");
-    policy.on_failure = on_failure;
-    policy.max_attempts = 2;
-    let mut seen = HashSet::new();
-    let mut open = vec![World::new(trouble)];
-    while let Some(world) = open.pop() {
-        if !seen.insert(world.clone()) {
-            continue;
-        }
-        check(&world);
-        let passed = &world.effects[..world.committed];
-        assert!(passed.iter().all(Effect::is_settled), "I4: committed past an open effect: {world:?}");
-        let (own, done_to_it) = world.successors(&policy);
-        let settled = world.effects.iter().all(Effect::is_settled);
-        assert!(!own.is_empty() || settled, "I3: an effect is lost: {world:?}");
-        open.extend(own.into_iter().chain(done_to_it).map(World::canonical));
-    }
-    seen.len()
-}
-
-fn hold_is_called_once(world: &World) {
-    assert!(world.effects.iter().all(|effect| effect.reached <= 1), "I2: reached twice: {world:?}");
-}
-
-fn attempts_are_bounded(world: &World) {
-    let rows = world.effects.iter().filter_map(|effect| effect.row.as_ref());
-    assert!(rows.map(|row| row.attempts).all(|attempts| attempts <= 2), "{world:?}");
-}
-
-#[test]
-fn i2_i3_i4_under_hold_a_crash_anywhere_repeats_no_call_and_loses_no_effect() {
-    let trouble = Trouble { crashes: 1, lost_answers: 0, unsent: 0 };
-    let states = explore(OnFailure::Hold, trouble, hold_is_called_once);
-    assert!(states > 10_000, "the model is alive: {states} states");
-}
-
-#[test]
-fn i2_i3_i4_under_hold_a_lost_commit_and_what_was_never_sent_repeat_no_call_and_lose_no_effect() {
-    let trouble = Trouble { crashes: 0, lost_answers: 1, unsent: 1 };
-    let states = explore(OnFailure::Hold, trouble, hold_is_called_once);
-    assert!(states > 10_000, "the model is alive: {states} states");
-}
-
-#[test]
-fn i3_i4_under_release_a_lost_commit_loses_no_effect_and_attempts_are_bounded() {
-    let trouble = Trouble { crashes: 0, lost_answers: 1, unsent: 0 };
-    let states = explore(OnFailure::Release, trouble, attempts_are_bounded);
-    assert!(states > 10_000, "the model is alive: {states} states");
-}
-
-/// Three million states: `make model`.
-#[test]
-#[ignore = "takes a minute without optimization; `make model` runs it"]
-fn i3_i4_under_release_a_crash_anywhere_loses_no_effect_and_attempts_are_bounded() {
-    let trouble = Trouble { crashes: 1, lost_answers: 0, unsent: 0 };
-    let states = explore(OnFailure::Release, trouble, attempts_are_bounded);
-    assert!(states > 1_000_000, "the model is alive: {states} states");
-}
-
-#[test]
-#[ignore = "takes minutes without optimization; `make model` runs it"]
-fn i2_i3_i4_under_hold_everything_at_once_repeats_no_call_and_loses_no_effect() {
-    let trouble = Trouble { crashes: 1, lost_answers: 1, unsent: 1 };
-    let states = explore(OnFailure::Hold, trouble, hold_is_called_once);
-    assert!(states > 1_000_000, "the model is alive: {states} states");
 }

@@ -175,14 +175,19 @@ pub(super) fn empty_wave() -> Wave {
     Wave::empty(Uuid::new_v4())
 }
 
-/// Calls what is reserved, all at once.
-pub(super) async fn call_all(gateway: &dyn EffectGateway, reserved: Vec<InHand>) -> Vec<Answered> {
+/// Calls what is reserved, all at once. `lease_ends`: see [`Call::lease_ends`].
+pub(super) async fn call_all(
+    gateway: &dyn EffectGateway,
+    reserved: Vec<InHand>,
+    lease_ends: Instant,
+) -> Vec<Answered> {
     let calls = reserved.into_iter().map(|in_hand| {
         let request = in_hand.effect.target.request();
         let call = Call {
             effect_type: request.effect_type,
             key: request.key.clone(),
             body: request.body.clone(),
+            lease_ends,
             traceparent: None,
         };
         crate::crash::point("before_call");
@@ -305,19 +310,21 @@ fn late_answer(settle: &Settle) -> Move {
     }
 }
 
-/// Calls one effect that was reserved for this session under `token`, and writes what became of it.
+/// Calls one effect that was reserved for this session under `token`, not before `asked`, and writes what became of it.
 pub async fn call_reserved(
     session: &mut Session,
     gateway: &dyn EffectGateway,
     policies: &Policies,
     row: StoredRow,
     token: Token,
+    asked: Instant,
 ) -> Result<Ended, StoreError> {
     let Some(id) = policies.id_of(&row.effect_type) else { return Ok(Ended::TakenOver) };
     let (attempts, maybe_sent) = (row.effect.attempts, row.effect.maybe_sent);
     let effect = Recalled::of(row, id, policies.get(id));
     let in_hand = InHand { effect, attempts, maybe_sent, probe: false };
-    let answered = call_all(gateway, vec![in_hand]).await;
+    let lease_ends = asked + policies.get(id).lease;
+    let answered = call_all(gateway, vec![in_hand], lease_ends).await;
     let ends = settle(session, policies, token, answered).await?;
     Ok(ends.into_iter().next().unwrap_or(Ended::TakenOver))
 }

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::Entry;
 use super::batch::{LookedUp, Planned, StateResult, fold, write_states};
 use super::coordinator::Coordinator;
@@ -11,7 +13,7 @@ use super::effects::{Effect, Pending, Stage};
 use super::intake::LaneId;
 use super::progress::Tally;
 use super::waves::{After, Finished, Intent};
-use crate::domain::effect::{EffectTypeId, Outcome, RunKind, StateOutcome};
+use crate::domain::effect::{EffectRequest, EffectTypeId, Outcome, RunKind, StateOutcome};
 use crate::domain::event::Digest;
 use crate::domain::money::Cents;
 use crate::domain::plan::Plan;
@@ -26,6 +28,9 @@ use crate::pg::wave::{Destination, Target};
 const LOOK_TOGETHER: usize = 512;
 /// Pause before a reservation that was tried in vain is tried again.
 const VAIN_PAUSE: Duration = Duration::from_millis(25);
+
+/// By effect of a plan.
+type Verdicts = SmallVec<[EffectVerdict; 2]>;
 
 /// What the ledger says about effects that were looked at again.
 pub(super) struct Looked {
@@ -62,7 +67,14 @@ impl Coordinator {
         }
     }
 
-    fn book(&mut self, record: Planned, found: &[Option<Found>], result: &StateResult) {
+    fn book(&mut self, record: Planned, found: &[Option<Box<Found>>], result: &StateResult) {
+        let counted_before = *result == StateResult::Judged(StateVerdict::Unchanged { by_this_run: true })
+            && self.met_before(&record.plan, found);
+        let result = if counted_before {
+            &StateResult::Judged(StateVerdict::Unchanged { by_this_run: false })
+        } else {
+            result
+        };
         let poison = match result {
             StateResult::Refused(words) => Some(Poison::new(Reason::RefusedByDatabase, words)),
             StateResult::Judged(verdict) => {
@@ -73,7 +85,7 @@ impl Coordinator {
                 conflict(*verdict, &record.plan)
             }
         };
-        let verdicts = if poison.is_none() { self.judge_effects(&record, found) } else { Vec::new() };
+        let verdicts = if poison.is_none() { self.judge_effects(&record, found) } else { Verdicts::new() };
         let poison = poison.or_else(|| {
             let conflicting = verdicts.contains(&EffectVerdict::ContentConflict);
             conflicting.then(|| content_conflict(&record.plan))
@@ -90,9 +102,19 @@ impl Coordinator {
         self.begin_effects(record, state, &verdicts, found);
     }
 
-    fn judge_effects(&self, record: &Planned, found: &[Option<Found>]) -> Vec<EffectVerdict> {
+    /// Whether this process has met the event in another record of the run: its state is counted there. What an
+    /// earlier process of the run wrote and did not come to count is counted here.
+    fn met_before(&self, plan: &Plan, found: &[Option<Box<Found>>]) -> bool {
+        let own = Some(self.writer.owner);
+        let settled_here = |found: &Found| found.effect.as_ref().is_some_and(|row| row.owner == own);
+        let order = plan.commission.order_id.as_str();
+        found.iter().flatten().any(|found| settled_here(found))
+            || plan.effects.iter().any(|request| self.flight.has(order, request))
+    }
+
+    fn judge_effects(&self, record: &Planned, found: &[Option<Box<Found>>]) -> Verdicts {
         let content = &record.plan.commission.event_digest;
-        let judge = |(request, found): (&crate::domain::effect::EffectRequest, &Option<Found>)| {
+        let judge = |(request, found): (&EffectRequest, &Option<Box<Found>>)| {
             let Some(found) = found else { return EffectVerdict::Settled(Outcome::AlreadyRecorded) };
             let policy = self.road.policies.get(request.effect_type);
             let looker = self.looker(found.effect.as_ref(), None);
@@ -115,7 +137,7 @@ impl Coordinator {
         record: Planned,
         state: Option<StateOutcome>,
         verdicts: &[EffectVerdict],
-        found: &[Option<Found>],
+        found: &[Option<Box<Found>>],
     ) {
         let mut tally = Tally { state, ..Tally::default() };
         for (request, verdict) in record.plan.effects.iter().zip(verdicts) {

@@ -17,6 +17,7 @@ mod step;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use tokio_util::sync::CancellationToken;
@@ -86,6 +87,20 @@ pub enum Pass {
     Busy,
 }
 
+/// How many effects a sweeper has settled or put back to waiting so far; read while it works.
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    pub fn settled(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, effects: u64) {
+        self.0.fetch_add(effects, Ordering::Relaxed);
+    }
+}
+
 /// One sweeper; it remembers circuits from pass to pass.
 pub struct Sweeper {
     road: SweepRoad,
@@ -95,6 +110,7 @@ pub struct Sweeper {
     regained: Option<Instant>,
     lost_database: bool,
     told: HashSet<String>,
+    progress: Progress,
 }
 
 /// When a sweeper may begin.
@@ -117,8 +133,13 @@ impl Sweeper {
             regained: (beginning == Beginning::AfterALease).then(Instant::now),
             lost_database: false,
             told: HashSet::new(),
+            progress: Progress::default(),
             road,
         }
+    }
+
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
     }
 
     /// Settles what is due, until `stop`. After an error nothing is known of the rest; the next pass finds it.
@@ -256,6 +277,7 @@ impl Sweeper {
         let missed = done.not_moved.len();
         let reviewed = asked.saturating_sub(missed) as u64;
         swept.uncertain += reviewed;
+        self.progress.add(reviewed);
         swept.left += missed as u64;
         self.road.metrics.effect(id, Outcome::Uncertain, RunKind::Live, reviewed);
         Ok(())
@@ -289,6 +311,7 @@ impl Sweeper {
             })
             .collect();
         let wave = Wave { reserve, ..empty_wave() };
+        let lease_ends = Instant::now() + policy.lease;
         let reserved = self.session.write(run_id, &wave).await;
         let Ok(done) = &reserved else {
             self.give_probe_back(id, &permitted);
@@ -310,13 +333,14 @@ impl Sweeper {
             in_hand.push(InHand { effect, attempts, maybe_sent, probe });
         }
         crate::crash::point("sweep_reserved");
-        let answered = call_all(&*self.road.gateway, in_hand).await;
+        let answered = call_all(&*self.road.gateway, in_hand, lease_ends).await;
         for one in &answered {
             self.road.metrics.call_seconds(id, one.answer.evidence.elapsed);
             let event = event_hash(one.in_hand.effect.event_id());
             self.circuits[usize::from(id.0)].on_answer(event, one.answer.proof.is_definite(), Instant::now());
         }
         let ends = settle(&mut self.session, &self.road.policies, wave.token, answered).await?;
+        self.progress.add(ends.len() as u64);
         for end in &ends {
             self.count(id, end, swept);
         }

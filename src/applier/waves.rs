@@ -100,8 +100,16 @@ pub(super) struct WaveReport {
     reserved: Vec<usize>,
     connection: Option<PgConnection>,
     result: Result<WaveDone, StoreError>,
+    begun: Instant,
     took: Duration,
     trace: Open,
+}
+
+/// What a wave reserved: the effects, when it asked by our clock (no lease began earlier), and its span.
+struct Reserved<'a> {
+    at: &'a [usize],
+    asked: Instant,
+    trace: &'a Open,
 }
 
 struct EffectType {
@@ -296,7 +304,8 @@ impl Coordinator {
         self.wave = Some(tokio::task::spawn_local(async move {
             let begun = Instant::now();
             let (connection, result) = carry_out(&store, connection, &writer, &wave).await;
-            WaveReport { wave, finished, reserved, connection, result, took: begun.elapsed(), trace }
+            let took = begun.elapsed();
+            WaveReport { wave, finished, reserved, connection, result, begun, took, trace }
         }));
     }
 
@@ -330,7 +339,8 @@ impl Coordinator {
                 self.road.health.database(Ok::<(), StoreError>(()));
                 crate::crash::point("after_wave");
                 self.book_finished(report.finished, &done);
-                self.book_reserved(&report.wave, &report.reserved, done, &report.trace);
+                let reserved = Reserved { at: &report.reserved, asked: report.begun, trace: &report.trace };
+                self.book_reserved(&report.wave, &reserved, done);
             }
             Err(error) => {
                 report.trace.failed(error.class());
@@ -473,7 +483,8 @@ impl Coordinator {
         !self.is_draining() && event.is_some_and(|event| self.lanes.is_open(event.lane))
     }
 
-    fn book_reserved(&mut self, wave: &Wave, reserved: &[usize], done: WaveDone, trace: &Open) {
+    fn book_reserved(&mut self, wave: &Wave, wanted: &Reserved<'_>, done: WaveDone) {
+        let reserved = wanted.at;
         for claimed in done.claimed {
             let effect = &mut self.flight.effects[reserved[claimed.index]];
             effect.attempts = claimed.attempts;
@@ -493,7 +504,7 @@ impl Coordinator {
                 self.look_again(at);
             } else {
                 members += 1;
-                self.begin_call(at, wave.token, wave.reserve[index].claim, trace);
+                self.begin_call(at, wave.token, &wave.reserve[index], wanted);
             }
         }
         if members > 0 {
@@ -504,12 +515,12 @@ impl Coordinator {
     }
 
     /// The reservation is durable: call, unless nothing may be begun any more.
-    fn begin_call(&mut self, at: usize, token: Token, claim: Claim, wave: &Open) {
+    fn begin_call(&mut self, at: usize, token: Token, reserve: &Reserve, wave: &Reserved<'_>) {
         let wanted = self.is_wanted(at);
         let held = !self.may_begin();
         let effect = &mut self.flight.effects[at];
         effect.unconfirmed = None;
-        if claim == Claim::New {
+        if reserve.claim == Claim::New {
             effect.attempts = 1;
         }
         let id = effect.effect_type;
@@ -527,14 +538,15 @@ impl Coordinator {
             attempt: effect.attempts,
         };
         let mut trace =
-            event.map_or_else(Open::default, |event| self.road.traces.call(&event.trace, wave, facts));
+            event.map_or_else(Open::default, |event| self.road.traces.call(&event.trace, wave.trace, facts));
         let traceparent = trace.traceparent().or_else(|| event.and_then(|event| event.traceparent.clone()));
         let body = effect
             .stored_body
             .as_deref()
             .and_then(|stored| crate::domain::effect::body_from_stored(stored).ok());
         let body = body.unwrap_or_else(|| request.body.clone());
-        let call = Call { effect_type: id, key: request.key.clone(), body, traceparent };
+        let lease_ends = wave.asked + reserve.lease;
+        let call = Call { effect_type: id, key: request.key.clone(), body, lease_ends, traceparent };
         let gateway = Arc::clone(&self.road.gateway);
         self.calls.spawn(async move {
             crate::crash::point("before_call");

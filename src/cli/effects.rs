@@ -1,6 +1,7 @@
 //! `effects`: uncertain effects, their evidence, and a person's decision.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use clap::Subcommand;
 use sqlx::PgConnection;
@@ -225,6 +226,7 @@ async fn resend(args: &ResolveArgs, context: &Context) -> Result<(), Failure> {
     let dossier = known(&mut connection, &args.key).await?;
     let lease = sendable_for(&dossier, &parts)?;
     let reservation = Resend { token: Uuid::new_v4(), owner: session.owner(), lease };
+    let asked = Instant::now();
     let won = within(review::decide_and_reserve(&mut connection, ruling(args), reservation)).await?;
     if !won {
         return Err(lost(&known(&mut connection, &args.key).await?));
@@ -232,7 +234,8 @@ async fn resend(args: &ResolveArgs, context: &Context) -> Result<(), Failure> {
     let row = within(stored::find(&mut connection, &args.key)).await?;
     session.keep(connection);
     let row = row.ok_or_else(|| Failure::failed("the reservation is gone from the ledger"))?;
-    let ended = call_reserved(&mut session, &*parts.gateway, &parts.policies, row, reservation.token).await?;
+    let ended =
+        call_reserved(&mut session, &*parts.gateway, &parts.policies, row, reservation.token, asked).await?;
     let mut connection = session.take().await?;
     context.output.one(&known(&mut connection, &args.key).await?)?;
     match ended {

@@ -18,7 +18,11 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let config = context.config()?;
-    let options = LiveOptions { migrate: args.migrate, grace: args.grace };
-    Ok(run::live(&config, options).await?)
+    Ok(run::live(&context.config()?, args.into()).await?)
+}
+
+impl From<Args> for LiveOptions {
+    fn from(args: Args) -> Self {
+        Self { migrate: args.migrate, grace: args.grace }
+    }
 }

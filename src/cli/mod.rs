@@ -7,6 +7,7 @@
 //! A command is a file here with `Args` and `pub async fn run(args: Args, context: &Context) -> Result<(), Failure>`,
 //! and a line in [`Command`].
 
+pub mod all;
 pub mod archive;
 pub mod args;
 pub mod ask;
@@ -22,10 +23,12 @@ pub mod live;
 pub mod logging;
 pub mod manpage;
 pub mod migrate;
+pub mod orders;
 pub mod output;
 pub mod progress;
 #[cfg(test)]
 mod reference;
+pub mod relay;
 pub mod replay;
 pub mod replay_diff;
 pub mod sweep;
@@ -53,6 +56,13 @@ struct Cli {
 enum Command {
     /// Consume order-paid events until told to stop
     Live(live::Args),
+    /// Publish the outbox until told to stop
+    Relay(live::Args),
+    /// Everything in one process: live, relay, API and what comes later
+    All(live::Args),
+    /// Orders: serve the API, show an order now or as it was, its history
+    #[command(subcommand)]
+    Orders(orders::Args),
     /// Bring the database schema up to date
     Migrate,
     /// Review effects that nobody knows about
@@ -121,6 +131,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
 async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Live(args) => live::run(args, context).await,
+        Command::Relay(args) => relay::run(args, context).await,
+        Command::All(args) => all::run(args, context).await,
+        Command::Orders(args) => orders::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Effects(args) => effects::run(args, context).await,
         Command::Sweep(args) => sweep::run(args, context).await,

@@ -132,13 +132,15 @@ fn identifier(field: &'static str, raw: Raw<'_>) -> Result<String, Poison> {
     if text.is_empty() {
         return Err(invalid(field, "must not be empty"));
     }
-    if text.contains('\0') {
+    // Nearly every id is printable ASCII, which one pass over its bytes shows.
+    let printable = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if !printable && text.contains('\0') {
         return Err(Poison::new(Reason::InvalidText, format!("{field}: must not hold a NUL character")));
     }
     if text.len() > ID_BYTES_MAX {
         return Err(beyond(field, format!("must have at most {ID_BYTES_MAX} bytes")));
     }
-    if text.contains(char::is_control) {
+    if !printable && text.contains(char::is_control) {
         return Err(invalid(field, "must not hold control characters"));
     }
     Ok(text.into_owned())

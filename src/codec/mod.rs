@@ -23,10 +23,13 @@ mod fields;
 mod instant;
 mod json;
 mod number;
+pub mod order_schemas;
+pub mod outgoing;
 pub mod registry;
 pub mod said;
 #[cfg(test)]
 mod tests;
+mod to_avro;
 mod trace;
 
 use std::collections::HashMap;
@@ -62,6 +65,11 @@ impl From<Poison> for DecodeError {
     fn from(poison: Poison) -> Self {
         Self::Poison { poison, order_id: None }
     }
+}
+
+/// An exact percentage from its text, as JSON spells numbers; `None` outside 0 to 100.
+pub fn percent(text: &str) -> Option<crate::domain::money::Percent> {
+    number::Decimal::parse(text)?.to_percent().ok()
 }
 
 /// First byte of the Confluent wire format. JSON text never starts with it.

@@ -13,6 +13,7 @@
 
 mod effects;
 mod layers;
+mod orders;
 mod problem;
 mod properties;
 mod reader;
@@ -33,6 +34,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use effects::LEASE_MARGIN;
+pub use orders::{Format, Inbox, Orders, Outbox, Publisher};
 pub use problem::{ConfigErrors, Problem, Source, Warning};
 pub use secret::{REDACTED, Secret, redacted_url};
 pub use sections::REPLAY_GROUP_PREFIX;
@@ -64,6 +66,9 @@ pub struct Config {
     pub replay: Replay,
     pub archive: Archive,
     pub telemetry: Telemetry,
+    pub orders: Orders,
+    pub outbox: Outbox,
+    pub inbox: Inbox,
     /// In the order of the file: the position is the effect's id.
     pub effects: Vec<Effect>,
     /// Path of every key that was set, with where; for `config show`.
@@ -246,26 +251,30 @@ impl Config {
         let archive = sections::archive(&mut reader, live_group);
         let replay = sections::replay(&mut reader, postgres.as_ref().map_or(0, |pg| pg.max_connections));
         let telemetry = telemetry::read(&mut reader);
+        let orders = orders::orders(&mut reader, kafka.as_ref());
+        let outbox = orders::outbox(&mut reader);
+        let inbox = orders::inbox(&mut reader);
         let effects = effects::read(&mut reader);
         let Reader { problems, warnings, .. } = reader;
-        match (kafka, postgres, sweep) {
-            (Some(kafka), Some(postgres), Some(sweep)) if problems.is_empty() => {
+        match (kafka, postgres, sweep, outbox, inbox) {
+            (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some(inbox)) if problems.is_empty() => {
                 let origins = layers.origins();
-                Ok((
-                    Self {
-                        kafka,
-                        postgres,
-                        http,
-                        batch,
-                        sweep,
-                        replay,
-                        archive,
-                        telemetry,
-                        effects,
-                        origins,
-                    },
-                    warnings,
-                ))
+                let config = Self {
+                    kafka,
+                    postgres,
+                    http,
+                    batch,
+                    sweep,
+                    replay,
+                    archive,
+                    telemetry,
+                    orders,
+                    outbox,
+                    inbox,
+                    effects,
+                    origins,
+                };
+                Ok((config, warnings))
             }
             _ => Err(ConfigErrors(problems)),
         }

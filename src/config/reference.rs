@@ -137,8 +137,46 @@ const EFFECT: &[Described] = &[
     ("assinatura_arquivo", "file, secret", "", "Signs every request (Standard Webhooks, HMAC-SHA256)"),
 ];
 
+const ORDERS: &[Described] = &[
+    ("topic", "text", "orders.events", "Topic of the order side's events; not `kafka.topico`"),
+    ("dlq_topic", "text", "orders.events.dlq", "Its dead letters; the topic's name with `.dlq` behind it"),
+    ("format", "avro, json", "avro", "How messages are written; Avro needs a schema registry"),
+    ("registry_url", "address, secret", "", "The schema registry; else `kafka.registro_url`"),
+    ("snapshot_every", "number, 1 to 100000", "50", "A snapshot of an order after so many events"),
+    (
+        "courier_assigned_v1",
+        "omit, publish",
+        "omit",
+        "Publish `CourierAssigned` in its first form too, for consumers that are not ready for the second",
+    ),
+];
+const OUTBOX: &[Described] = &[
+    (
+        "publisher",
+        "relay, cdc",
+        "relay",
+        "Who reads the table: our relay, or Debezium by logical replication",
+    ),
+    ("workers", "number, 1 to 32", "2", "Workers of one relay"),
+    ("poll_interval", "duration, 10ms to 1m", "200ms", "The longest a message waits whose hint was lost"),
+    ("batch", "number, 1 to 10000", "500", "Rows read, sent and marked together"),
+    ("max_attempts", "number, 1 to 1000", "8", "Refusals of one message by the broker until it is parked"),
+    (
+        "retention",
+        "duration, 1h to 365d",
+        "2d",
+        "Published rows are kept so long, and then until their day is over",
+    ),
+];
+const INBOX: &[Described] = &[(
+    "retention",
+    "duration, 1h to 365d",
+    "2d",
+    "A repetition is recognised for so long after the message was handled",
+)];
+
 /// What each section is for, and its keys.
-const DESCRIBED: [(&str, &str, &[Described]); 8] = [
+const DESCRIBED: [(&str, &str, &[Described]); 11] = [
     ("kafka", "Where events come from.", KAFKA),
     ("postgres", "Where commissions and the ledger are.", POSTGRES),
     ("http", "Metrics, health, administration.", HTTP),
@@ -147,6 +185,9 @@ const DESCRIBED: [(&str, &str, &[Described]); 8] = [
     ("replay", "Replays.", REPLAY),
     ("arquivo", "The archive.", ARCHIVE),
     ("telemetria", "Traces.", TELEMETRY),
+    ("orders", "The write side of orders.", ORDERS),
+    ("outbox", "From the order side's transactions to Kafka.", OUTBOX),
+    ("inbox", "Messages handled by the order side.", INBOX),
 ];
 
 #[test]

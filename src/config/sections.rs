@@ -31,7 +31,7 @@ pub(super) fn kafka(reader: &mut Reader<'_>) -> Option<Kafka> {
         section.reject("brokers", what, "write host:port, several separated by commas");
     }
     let topic = topic(&mut section, "topico", "pedido.pago");
-    let dlq_topic = topic_of_dead_letters(&mut section, &topic);
+    let dlq_topic = dead_letter_topic(&mut section, "topico_dlq", &topic);
     let group = with_default(&mut section, "grupo", "comissao");
     if group.starts_with(REPLAY_GROUP_PREFIX) {
         let what = format!("{group:?} would be taken for a replay's group (invariant I5)");
@@ -68,7 +68,7 @@ fn with_default(section: &mut Section<'_, '_>, key: &str, default: &str) -> Stri
     section.text(key).unwrap_or_else(|| default.to_owned())
 }
 
-fn topic(section: &mut Section<'_, '_>, key: &str, default: &str) -> String {
+pub(super) fn topic(section: &mut Section<'_, '_>, key: &str, default: &str) -> String {
     let name = with_default(section, key, default);
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.len() > TOPIC_NAME_MAX || matches!(name.as_str(), "." | "..") || !name.bytes().all(legal) {
@@ -78,21 +78,18 @@ fn topic(section: &mut Section<'_, '_>, key: &str, default: &str) -> String {
     name
 }
 
-fn topic_of_dead_letters(section: &mut Section<'_, '_>, topic_name: &str) -> String {
+/// The dead-letter topic in `key`: by default the topic's own name and `.dlq`.
+pub(super) fn dead_letter_topic(section: &mut Section<'_, '_>, key: &str, topic_name: &str) -> String {
     let derived = format!("{topic_name}.dlq");
-    if section.get("topico_dlq").is_none() {
+    if section.get(key).is_none() {
         if topic_name.len() <= TOPIC_NAME_MAX && derived.len() > TOPIC_NAME_MAX {
-            section.reject("topico_dlq", "would be too long a name for a topic", "set it to a shorter one");
+            section.reject(key, "would be too long a name for a topic", "set it to a shorter one");
         }
         return derived;
     }
-    let name = topic(section, "topico_dlq", &derived);
+    let name = topic(section, key, &derived);
     if name == topic_name {
-        section.reject(
-            "topico_dlq",
-            "is the topic itself: dead letters would be read again",
-            "use another topic",
-        );
+        section.reject(key, "is the topic itself: dead letters would be read again", "use another topic");
     }
     name
 }
@@ -179,7 +176,10 @@ pub(super) fn replay(reader: &mut Reader<'_>, live_connections: u32) -> Replay {
 
 pub(super) fn archive(reader: &mut Reader<'_>, live_group: &str) -> Archive {
     let mut section = reader.section("arquivo", keys_of("arquivo"));
-    let group = section.text("grupo").unwrap_or_else(|| format!("{live_group}-arquivo"));
+    // One made of live's name is as good as that, which is checked where it is given.
+    let Some(group) = section.text("grupo") else {
+        return Archive { group: format!("{live_group}-arquivo") };
+    };
     if group == live_group {
         let what = format!("{group:?} is live's group: the two would divide the partitions between them");
         section.reject("grupo", what, "give the archive a group of its own");

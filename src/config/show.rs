@@ -71,6 +71,37 @@ impl Rows<'_> {
     }
 }
 
+impl Rows<'_> {
+    fn push_telemetry(&mut self) {
+        let telemetry = &self.config.telemetry;
+        self.push_optional("telemetria", "endpoint", telemetry.endpoint.as_ref());
+        self.push("telemetria", "protocolo", telemetry.protocol.as_str());
+        self.push("telemetria", "amostra", telemetry.sample);
+        let headers = (!telemetry.headers.is_empty()).then_some(REDACTED);
+        self.push_secret("telemetria", &["cabecalhos_arquivo"], headers);
+        self.push_optional("telemetria", "nome_servico", telemetry.service.as_ref());
+    }
+
+    fn push_order_side(&mut self) {
+        let Config { orders, outbox, inbox, .. } = self.config;
+        self.push("orders", "topic", &orders.topic);
+        self.push("orders", "dlq_topic", &orders.dlq_topic);
+        self.push("orders", "format", orders.format.as_str());
+        let registry = orders.registry_url.as_ref().map(|url| redacted_url(url.expose()));
+        self.push_optional("orders", "registry_url", registry);
+        self.push("orders", "snapshot_every", orders.snapshot_every);
+        let first_form = if orders.courier_assigned_v1 { "publish" } else { "omit" };
+        self.push("orders", "courier_assigned_v1", first_form);
+        self.push("outbox", "publisher", outbox.publisher.as_str());
+        self.push("outbox", "workers", outbox.workers);
+        self.push_duration("outbox", "poll_interval", outbox.poll_interval);
+        self.push("outbox", "batch", outbox.batch);
+        self.push("outbox", "max_attempts", outbox.max_attempts);
+        self.push_duration("outbox", "retention", outbox.retention);
+        self.push_duration("inbox", "retention", inbox.retention);
+    }
+}
+
 impl Config {
     /// Every setting with its effective value and where it came from. No secret is in it.
     pub fn settings(&self) -> Vec<Setting> {
@@ -98,13 +129,8 @@ impl Config {
         rows.push_optional("replay", "concorrencia", self.replay.slots);
         rows.push("replay", "max_conexoes", self.replay.max_connections);
         rows.push("arquivo", "grupo", &self.archive.group);
-        let telemetry = &self.telemetry;
-        rows.push_optional("telemetria", "endpoint", telemetry.endpoint.as_ref());
-        rows.push("telemetria", "protocolo", telemetry.protocol.as_str());
-        rows.push("telemetria", "amostra", telemetry.sample);
-        let headers = (!telemetry.headers.is_empty()).then_some(REDACTED);
-        rows.push_secret("telemetria", &["cabecalhos_arquivo"], headers);
-        rows.push_optional("telemetria", "nome_servico", telemetry.service.as_ref());
+        rows.push_telemetry();
+        rows.push_order_side();
         for effect in &self.effects {
             rows.push_effect(effect);
         }

@@ -5,6 +5,7 @@
 
 mod incident;
 mod morning;
+mod orders;
 mod place;
 mod provider;
 mod service;
@@ -81,6 +82,7 @@ pub async fn play(stage: Stage) -> Result<(), DemoError> {
     let numbers = work_off(&scene, &teller).await?;
     what_happened(&scene, numbers, &teller).await?;
     incident::play(&scene, &teller).await?;
+    orders::play(&scene, &teller).await?;
     look_around(&scene, &teller).await
 }
 

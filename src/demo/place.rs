@@ -16,6 +16,9 @@ pub struct Names {
     pub topic: String,
     pub dlq: String,
     pub group: String,
+    /// Topic of `[orders]`.
+    pub events: String,
+    pub events_dlq: String,
     /// Also the replay's consumer group.
     pub replay: String,
 }
@@ -26,6 +29,8 @@ impl Names {
             topic: format!("{TOPIC}{number}"),
             dlq: format!("{TOPIC}{number}.dlq"),
             group: format!("comissao-demo-{number}"),
+            events: format!("orders.events.demo-{number}"),
+            events_dlq: format!("orders.events.demo-{number}.dlq"),
             replay: format!("replay-2026-10-14-demo-{number}"),
         }
     }
@@ -62,9 +67,13 @@ impl Place {
         let names = Names::of(claim.number);
         // First the database: by it an interrupted demo is found, and its topics with it.
         let database = claim.create_database().await?;
-        create_topics(&stage.brokers, &[(&names.topic, PARTITIONS), (&names.dlq, 1)])
-            .await
-            .map_err(|error| kafka(error.to_string()))?;
+        let topics = [
+            (names.topic.as_str(), PARTITIONS),
+            (&names.dlq, 1),
+            (&names.events, PARTITIONS),
+            (&names.events_dlq, 1),
+        ];
+        create_topics(&stage.brokers, &topics).await.map_err(|error| kafka(error.to_string()))?;
         let database_url = at(&database)?;
         Ok(Self { names, database_url, cleared: cleared.len(), _claim: claim })
     }
@@ -74,7 +83,7 @@ async fn clear(stage: &Stage, claim: &mut Claim, numbers: &[u32], known: &[Strin
     let kafka = |cause: String| DemoError::Kafka { brokers: stage.brokers.clone(), cause };
     for number in numbers {
         let names = Names::of(*number);
-        let topics: Vec<&str> = [&names.topic, &names.dlq]
+        let topics: Vec<&str> = [&names.topic, &names.dlq, &names.events, &names.events_dlq]
             .into_iter()
             .filter(|name| known.contains(name))
             .map(String::as_str)
@@ -100,6 +109,7 @@ mod tests {
         assert_eq!(names.topic, "pedido.pago.demo-7");
         assert_eq!(names.dlq, "pedido.pago.demo-7.dlq");
         assert_eq!(names.group, "comissao-demo-7");
+        assert_eq!(names.events, "orders.events.demo-7");
         assert_eq!(names.replay, "replay-2026-10-14-demo-7");
         assert_eq!(number_of(&names.topic, TOPIC), Some(7));
         assert_eq!(number_of(&names.dlq, TOPIC), None);

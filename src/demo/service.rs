@@ -64,9 +64,18 @@ impl Service {
 
     /// `live`, in the background, on a port of its own.
     pub fn live(&self) -> std::io::Result<Live> {
+        self.start("live")
+    }
+
+    /// `all`: with the API of orders and the relay.
+    pub fn all(&self) -> std::io::Result<Live> {
+        self.start("all")
+    }
+
+    fn start(&self, command: &str) -> std::io::Result<Live> {
         let log = std::fs::File::create(&self.log)?;
         let child = self
-            .command(&["live"])?
+            .command(&[command])?
             .env("REPRISE_HTTP__ENDERECO", format!("127.0.0.1:{}", self.port))
             .stdout(Stdio::null())
             .stderr(log)
@@ -112,6 +121,32 @@ impl Service {
         })
     }
 
+    /// Is it ready for work?
+    pub async fn ready(&self) -> bool {
+        let url = format!("http://127.0.0.1:{}/readyz", self.port);
+        reqwest::get(url).await.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    /// A command on orders, through the API.
+    pub async fn command_on(
+        &self,
+        path: &str,
+        key: &str,
+        body: &serde_json::Value,
+    ) -> Result<serde_json::Value, DemoError> {
+        let failed = |words: String| DemoError::Command(format!("POST /api/v1/orders{path}"), words);
+        let url = format!("http://127.0.0.1:{}/api/v1/orders{path}", self.port);
+        let request =
+            reqwest::Client::new().post(url).header("Idempotency-Key", key).header("X-Actor", "demo");
+        let answer = request.json(body).send().await.map_err(|error| failed(error.to_string()))?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(|error| failed(error.to_string()))?;
+        if !status.is_success() {
+            return Err(failed(format!("{status}: {text}")));
+        }
+        serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
+    }
+
     async fn metrics(&self) -> Option<String> {
         let url = format!("http://127.0.0.1:{}/metrics", self.port);
         let answer = reqwest::get(url).await.ok()?;
@@ -138,6 +173,7 @@ fn configuration(brokers: &str, place: &Place, provider: &str) -> String {
     let (topic, dlq, group) =
         (quoted(&place.names.topic), quoted(&place.names.dlq), quoted(&place.names.group));
     let postgres = quoted(&place.database_url);
+    let (events, events_dlq) = (quoted(&place.names.events), quoted(&place.names.events_dlq));
     // The address is the usual one, for whoever runs `live` with this file afterwards.
     format!(
         r#"# Written by `reprise demo`: its own topics, group and database.
@@ -155,6 +191,11 @@ url = {postgres}
 
 [http]
 endereco = "127.0.0.1:9464"
+
+[orders]
+topic = {events}
+dlq_topic = {events_dlq}
+format = "json"
 
 [efeitos.notificar-vendedor]
 url = {provider}

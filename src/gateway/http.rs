@@ -92,6 +92,13 @@ fn no_such_provider() -> Answer {
     Answer { proof: Proof::NotSent, evidence }
 }
 
+/// Says nothing of the provider: neither its circuit nor its attempts count it.
+fn too_late() -> Answer {
+    let detail = "not begun: its reservation could have ended before the call".to_owned();
+    let evidence = Evidence { reached: Reached::NotConnected, status: None, detail, elapsed: Duration::ZERO };
+    Answer { proof: Proof::NotNow { retry_after: None }, evidence }
+}
+
 impl Provider {
     fn new(settings: ProviderSettings) -> Result<Self, InvalidSetting> {
         settings.check_limits()?;
@@ -106,6 +113,9 @@ impl Provider {
 
     async fn perform(self: Arc<Self>, call: Call) -> Answer {
         let started = Instant::now();
+        if started + self.deadline > call.lease_ends {
+            return too_late();
+        }
         let deadline = Deadline::from_std(started + self.deadline);
         let (request, handover) = self.request(call);
         let response = match timeout_at(deadline, self.client.request(request)).await {

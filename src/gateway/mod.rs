@@ -4,6 +4,8 @@
 //! * one [`Call`] puts at most one request on the wire. Nothing below here retries, follows a redirect or asks
 //!   again (tests in `http`: each counts what the server saw);
 //! * every call ends within the provider's deadline (`prazo`), connect to last byte;
+//! * no call begins that would outlive its reservation: a process that was stopped between the two, while others
+//!   went on with the effect, calls nobody when it wakes up;
 //! * [`Proof::NotSent`] is claimed only where the request's body provably never left this process (see
 //!   `handover`); whatever may have arrived and has no complete answer is [`Proof::Unknown`];
 //! * what is kept of an answer is bounded and always storable as `jsonb`.
@@ -29,7 +31,7 @@ pub mod rate;
 pub mod settings;
 pub mod signature;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 
@@ -43,6 +45,8 @@ pub struct Call {
     pub key: String,
     /// The exact JSON body.
     pub body: String,
+    /// When its reservation may end, by our clock, counted from before it was asked for.
+    pub lease_ends: Instant,
     /// W3C trace context. One that is no header value is left out: a trace never costs an effect.
     pub traceparent: Option<String>,
 }
@@ -65,7 +69,7 @@ pub enum Proof {
     NotSent,
     /// 401, 403, 407: not done, because of our credentials.
     Credentials,
-    /// 429, or 503 with Retry-After: not done, ask again later.
+    /// 429, or 503 with Retry-After: not done, ask again later. Also a call that came too late to be begun.
     NotNow { retry_after: Option<Duration> },
     /// 409 or 425. Under `liberar` our own key is in progress there: ask again with it. Under `manter` the
     /// provider knows no keys, so it is like any other 4xx: the applier treats it as [`Proof::Refused`].

@@ -2,11 +2,13 @@
 //!
 //! * [`http`]: the admin listener, on a thread and runtime of its own
 //! * [`access`]: who may use what changes or shows business data
+//! * [`orders`]: the API of orders
 //! * [`problem`]: errors as RFC 9457 documents, for every route behind the listener
 //! * [`probe`]: asks the database every second and tells [`health`](crate::health)
 
 pub mod access;
 pub mod http;
+pub mod orders;
 pub mod probe;
 pub mod problem;
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection};
 use tokio::sync::{Mutex, Semaphore};
 
@@ -92,6 +92,19 @@ impl Database {
     /// A plain connection of one's own.
     pub async fn plain(&self) -> Result<PgConnection, StoreError> {
         connect(&self.options).await
+    }
+
+    /// Listens on a channel, on a connection of its own.
+    pub async fn listener(&self, channel: &str) -> Result<PgListener, StoreError> {
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(CONNECT_TIMEOUT)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with(self.options.clone());
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.listen(channel).await?;
+        Ok(listener)
     }
 
     /// One round trip: does the database answer?

@@ -159,6 +159,14 @@ pub async fn counts(pool: &PgPool, of: Counting) -> Result<Vec<(String, i64)>, S
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
+/// The commission of one order, in cents; `None` while there is none.
+pub async fn commission_of(pool: &PgPool, order_id: &str) -> Result<Option<i64>, StoreError> {
+    Ok(sqlx::query_scalar("select valor_centavos from comissao where pedido_id = $1")
+        .bind(order_id)
+        .fetch_optional(pool)
+        .await?)
+}
+
 /// The key of an uncertain effect, if there is one.
 pub async fn uncertain(pool: &PgPool) -> Result<Option<String>, StoreError> {
     let key = "select chave from efeito_aplicado where estado = 'incerto' order by chave limit 1";

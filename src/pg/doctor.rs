@@ -63,3 +63,39 @@ pub async fn facts(url: &str, limit: Duration) -> Result<Facts, DoctorError> {
     };
     tokio::time::timeout(limit, asking).await.unwrap_or(Err(DoctorError::TimedOut(limit)))
 }
+
+/// Names of `deploy/debezium`.
+pub const OUTBOX_PUBLICATION: &str = "reprise_outbox";
+pub const OUTBOX_SLOT: &str = "reprise_outbox";
+
+/// What decides whether the outbox can be published by CDC.
+#[derive(Debug, Clone, PartialEq, Eq, FromRow)]
+pub struct OutboxFacts {
+    pub wal_level: String,
+    /// `None` where there is no publication of the name.
+    pub publication_fits: Option<bool>,
+    /// `None` where there is no slot of the name.
+    pub slot_active: Option<bool>,
+    pub slot_lag_bytes: Option<i64>,
+}
+
+const OUTBOX_FACTS: &str = "
+    select current_setting('wal_level') as wal_level,
+           (select pubinsert and pubviaroot and not pubupdate and not pubdelete from pg_publication
+            where pubname = $1) as publication_fits,
+           (select active from pg_replication_slots
+            where slot_name = $2 and database = current_database()) as slot_active,
+           (select pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint from pg_replication_slots
+            where slot_name = $2 and database = current_database()) as slot_lag_bytes";
+
+/// As [`facts`].
+pub async fn outbox_facts(url: &str, limit: Duration) -> Result<OutboxFacts, DoctorError> {
+    let asking = async {
+        let mut connection = PgConnection::connect(url).await?;
+        let asked = sqlx::query_as(OUTBOX_FACTS).bind(OUTBOX_PUBLICATION).bind(OUTBOX_SLOT);
+        let facts = asked.fetch_one(&mut connection).await?;
+        connection.close().await?;
+        Ok(facts)
+    };
+    tokio::time::timeout(limit, asking).await.unwrap_or(Err(DoctorError::TimedOut(limit)))
+}

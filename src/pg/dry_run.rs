@@ -166,7 +166,8 @@ fn drafted(row: &sqlx::postgres::PgRow) -> Result<Drafted, sqlx::Error> {
             version: row.try_get("versao_evento")?,
             amount: Cents(row.try_get("valor_centavos")?),
             event_digest: digest(row.try_get("resumo_comissao")?),
-            by_this_run: true,
+            // An earlier record of this dry run would have written it, and is counted for it.
+            by_this_run: false,
         }),
     };
     let request: Option<&[u8]> = row.try_get("resumo_requisicao")?;

@@ -13,9 +13,15 @@
 //! * [`sweep`]: what is due and whose event does not come back, from the small tables
 //! * [`review`]: what a person sees of an effect, and decides
 //! * [`archive`]: every record of the topic, byte for byte, beyond its retention
+//! * [`days`]: partitions by day, made ahead and dropped when they are over
+//! * [`inbox`]: messages that a consumer has handled, in the transaction of what it did
+//! * [`outbox`]: messages to publish, added in the transaction of the append
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
+//! * [`orders`], [`order_snapshots`]: the event store, and folds of streams as a cache
+//! * [`order_feed`]: all events in order, for readers that must not pass over one
+//! * [`order_streams`]: migration of streams into parallel ones
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
 //! database's, and a query future is never dropped half-way on a connection that is used again.
@@ -23,6 +29,7 @@
 pub mod archive;
 pub mod commission;
 pub mod connect;
+pub mod days;
 pub mod dead_letter;
 pub mod demo;
 pub mod doctor;
@@ -30,10 +37,16 @@ pub mod dry_run;
 pub mod error;
 pub mod gauges;
 mod headers;
+pub mod inbox;
 mod isolate;
 pub mod letters;
 pub mod lookup;
 mod moves;
+pub mod order_feed;
+pub mod order_snapshots;
+pub mod order_streams;
+pub mod orders;
+pub mod outbox;
 pub mod owner;
 pub mod replay;
 pub mod replay_diff;

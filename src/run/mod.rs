@@ -4,7 +4,7 @@
 //!   kafka thread ── deliveries, control ──► applier (one thread, one task) ── waves ──► Postgres
 //!        ▲                                        │      └── calls ──► providers
 //!        └───────────── watermarks ◄──────────────┘
-//!   beside it: admin listener (own thread), database probe, gauges, sweeper
+//!   beside it: admin listener (own thread), database probe, gauges, sweeper, and in `all` every other room
 //! ```
 //!
 //! Every long-lived part is waited for in one place, and an early end of any of them ends the process: readiness
@@ -16,10 +16,13 @@ mod beside;
 pub mod decode;
 pub mod dry_run;
 mod gauges;
+pub mod orders;
 pub mod parts;
 pub mod redrive;
+pub mod relay;
 pub mod replay;
 mod replay_books;
+pub mod rooms;
 pub mod selection;
 mod source;
 pub mod sweeper;
@@ -29,7 +32,9 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::applier::intake::{LaneId, ResumeAt, Watermarks};
 use crate::applier::{self, ApplierError, Ended, Inlet, LetterRoute, Road};
@@ -43,6 +48,7 @@ use crate::stream::starts::CommittedStarts;
 use crate::stream::{self, ConsumerHandle, ConsumerSettings, KafkaDeadLetters, Outlets, StreamFailure};
 use decode::{Everything, Reader, Schemas};
 use parts::{Parts, Watch};
+use rooms::{Beside, Room};
 
 /// Batches between the polling thread and the applier. Small: it is the back-pressure.
 const DELIVERIES: usize = 4;
@@ -65,6 +71,8 @@ pub enum RunError {
     Applier(#[from] ApplierError),
     #[error(transparent)]
     Admin(#[from] AdminError),
+    #[error(transparent)]
+    Relay(#[from] crate::outbox::relay::RelayError),
     #[error("the replay's bookkeeping cannot be written: {0}")]
     Bookkeeping(#[source] crate::pg::error::StoreError),
     #[error("the archive cannot be read: {0}")]
@@ -79,7 +87,7 @@ pub enum RunError {
     Signals(#[from] std::io::Error),
 }
 
-/// How `live` is to run.
+/// How `live`, and everything else that runs until it is told to stop, is to run.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveOptions {
     /// Apply missing migrations first.
@@ -90,20 +98,62 @@ pub struct LiveOptions {
 
 /// Consumes until it is told to stop.
 pub async fn live(config: &Config, options: LiveOptions) -> Result<(), RunError> {
+    live_beside(config, options, Beside::default()).await
+}
+
+/// [`live`], with other rooms beside it.
+async fn live_beside(config: &Config, options: LiveOptions, beside: Beside) -> Result<(), RunError> {
     let mut signals = Signals::listen()?;
     let parts = Parts::build(config, Run::live())?;
     let stop_background = CancellationToken::new();
-    let admin = start_admin(config.http.address, config, &parts, stop_background.clone())?;
-    let mut watched = Watched::start(config, &parts, admin, &stop_background);
+    let routes = beside.router(config, &parts)?;
+    let admin = start_admin_with(config.http.address, config, &parts, routes, stop_background.clone())?;
+    let mut watched = Watched::start(&parts, admin, &stop_background);
+    watched.with_ledger(config, &parts);
     tokio::select! {
         ready = prepare_schema(&parts, options.migrate) => ready?,
         () = signals.next() => return Ok(()),
     }
+    watched.with_rooms(config, &parts, &beside.rooms)?;
     let result = consume(config, &parts, options, &mut signals, &mut watched).await;
     if let Err(error) = &result {
         parts.health.fatal(error);
     }
     stop_background.cancel();
+    result
+}
+
+/// Rooms and routes without a consumer, until it is told to stop.
+pub async fn serve(config: &Config, options: LiveOptions, beside: Beside) -> Result<(), RunError> {
+    let mut signals = Signals::listen()?;
+    let parts = Parts::without_consumer(config)?;
+    let stop = CancellationToken::new();
+    let routes = beside.router(config, &parts)?;
+    let admin = start_admin_with(config.http.address, config, &parts, routes, stop.clone())?;
+    let mut watched = Watched::start(&parts, admin, &stop);
+    tokio::select! {
+        ready = prepare_schema(&parts, options.migrate) => ready?,
+        () = signals.next() => return Ok(()),
+    }
+    watched.with_rooms(config, &parts, &beside.rooms)?;
+    let result = tokio::select! {
+        error = watched.failed() => {
+            tracing::error!(%error, "this process must end");
+            Err(error)
+        }
+        () = signals.next() => {
+            tracing::info!(grace = ?options.grace, "stopping: what is on its way may finish");
+            parts.health.draining();
+            tokio::select! {
+                ended = watched.end_beside(options.grace) => ended,
+                () = signals.next() => Err(RunError::StoppedTwice),
+            }
+        }
+    };
+    if let Err(error) = &result {
+        parts.health.fatal(error);
+    }
+    stop.cancel();
     result
 }
 
@@ -175,9 +225,9 @@ async fn consume(
             tracing::info!(grace = ?options.grace, "stopping: no new work, calls in flight may finish");
             parts.health.draining();
             let drain = Drain { consumer, stop: stop_out, grace: options.grace };
-            let swept = watched.end_sweeping(options.grace);
+            let beside = watched.end_beside(options.grace);
             // A second signal, or what could not be settled, ends it without waiting for the other.
-            return tokio::try_join!(drain.run(applier, signals), swept).map(|_| ());
+            return tokio::try_join!(drain.run(applier, signals), beside).map(|_| ());
         }
     };
     tracing::error!(error = %failure, "this process must end");
@@ -256,6 +306,16 @@ fn start_admin(
     parts: &Parts,
     stop: CancellationToken,
 ) -> Result<AdminServer, RunError> {
+    start_admin_with(address, config, parts, axum::Router::new(), stop)
+}
+
+fn start_admin_with(
+    address: std::net::SocketAddr,
+    config: &Config,
+    parts: &Parts,
+    protected: axum::Router,
+    stop: CancellationToken,
+) -> Result<AdminServer, RunError> {
     let token = parts::admin_token(config)?;
     let admin = Admin {
         address,
@@ -263,7 +323,7 @@ fn start_admin(
         drain: Duration::from_secs(1),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
-        protected: axum::Router::new(),
+        protected,
         runtime: tokio::runtime::Handle::current(),
     };
     Ok(admin.start(stop)?)
@@ -271,15 +331,18 @@ fn start_admin(
 
 /// Background parts whose early end is a failure.
 struct Watched {
-    tasks: tokio::task::JoinSet<(&'static str, Result<(), AdminError>)>,
-    stop_sweeping: CancellationToken,
-    swept: CancellationToken,
+    tasks: JoinSet<(&'static str, Result<(), RunError>)>,
+    stop: CancellationToken,
+    /// Parts that have something to finish: the sweeper, the rooms.
+    stop_beside: CancellationToken,
+    beside: TaskTracker,
 }
 
 impl Watched {
-    fn start(config: &Config, parts: &Parts, admin: AdminServer, stop: &CancellationToken) -> Self {
-        let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(async move { ("admin listener", admin.ended().await) });
+    /// What every process has.
+    fn start(parts: &Parts, admin: AdminServer, stop: &CancellationToken) -> Self {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { ("admin listener", admin.ended().await.map_err(RunError::from)) });
         let (health, database, until) = (parts.health.clone(), parts.database.clone(), stop.clone());
         tasks.spawn(async move {
             let ping = || {
@@ -289,36 +352,51 @@ impl Watched {
             watch_database(health, until, ping).await;
             ("database probe", Ok(()))
         });
+        Self { tasks, stop: stop.clone(), stop_beside: stop.child_token(), beside: TaskTracker::new() }
+    }
+
+    /// What a process with a consumer has.
+    fn with_ledger(&mut self, config: &Config, parts: &Parts) {
         let gauges = gauges::run(
             parts.database.clone(),
             Arc::clone(&parts.metrics),
             parts.policies.clone(),
             config.kafka.topic.clone(),
-            stop.clone(),
+            self.stop.clone(),
         );
-        tasks.spawn(async move {
+        self.tasks.spawn(async move {
             gauges.await;
             ("gauges", Ok(()))
         });
-        let (stop_sweeping, swept) = (stop.child_token(), CancellationToken::new());
-        let (sweeper, ended) = (sweeper::background(parts, config, stop_sweeping.clone()), swept.clone());
-        tasks.spawn(async move {
+        let sweeper = sweeper::background(parts, config, self.stop_beside.clone());
+        self.tasks.spawn(self.beside.track_future(async move {
             sweeper.await;
-            ended.cancel();
             ("sweeper", Ok(()))
-        });
-        Self { tasks, stop_sweeping, swept }
+        }));
     }
 
-    /// No new sweeps; the sweeper's calls in flight are settled.
-    async fn end_sweeping(&self, grace: Duration) -> Result<(), RunError> {
-        self.stop_sweeping.cancel();
-        tokio::time::timeout(grace, self.swept.cancelled()).await.map_err(|_| RunError::GraceOver)
+    fn with_rooms(&mut self, config: &Config, parts: &Parts, rooms: &[Room]) -> Result<(), RunError> {
+        for room in rooms {
+            let (name, life) = (room.name, room.begin(config, parts, self.stop_beside.clone())?);
+            self.tasks.spawn(self.beside.track_future(async move { (name, life.await) }));
+        }
+        Ok(())
+    }
+
+    /// No new sweeps, nothing new in any room; what is in flight is settled.
+    async fn end_beside(&mut self, grace: Duration) -> Result<(), RunError> {
+        self.stop_beside.cancel();
+        self.beside.close();
+        tokio::time::timeout(grace, self.beside.wait()).await.map_err(|_| RunError::GraceOver)?;
+        while let Some(ended) = self.tasks.try_join_next() {
+            ended.map_err(|_| RunError::TaskLost("background"))?.1?;
+        }
+        Ok(())
     }
 
     async fn failed(&mut self) -> RunError {
         match self.tasks.join_next().await {
-            Some(Ok((_, Err(error)))) => error.into(),
+            Some(Ok((_, Err(error)))) => error,
             Some(Ok((name, Ok(())))) => RunError::TaskLost(name),
             Some(Err(_)) => RunError::TaskLost("background"),
             None => std::future::pending().await,

@@ -42,6 +42,14 @@ impl Parts {
         Self::build_with(config, run, config.policies(), config.postgres.max_connections)
     }
 
+    /// For a process that consumes nothing: its readiness waits for no partitions.
+    pub fn without_consumer(config: &Config) -> Result<Self, RunError> {
+        let mut parts = Self::build(config, Run::live())?;
+        let names = parts.policies.iter().map(|(_, policy)| policy.name.as_str());
+        parts.health = Health::new(parts.run.clone(), names, crate::health::Partitions::NotUsed);
+        Ok(parts)
+    }
+
     /// With policies and a connection budget of the run's own.
     pub fn build_with(
         config: &Config,
@@ -150,7 +158,9 @@ pub fn admin_token(config: &Config) -> Result<Option<AdminToken>, RunError> {
 }
 
 pub fn registry(config: &Config) -> Result<Option<SchemaRegistry>, RunError> {
-    let registry = config.kafka.registry_url.as_ref().map(|url| SchemaRegistry::new(url.expose()));
+    // What the order side writes with its registry, the consumer reads with it.
+    let url = config.kafka.registry_url.as_ref().or(config.orders.registry_url.as_ref());
+    let registry = url.map(|url| SchemaRegistry::new(url.expose()));
     registry.transpose().map_err(|error| RunError::Configuration(format!("kafka.registro_url: {error}")))
 }
 

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::RunError;
 use super::parts::Parts;
-use crate::applier::sweep::{Beginning, Pass, SweepRoad, Sweeper, Swept};
+use crate::applier::sweep::{Beginning, Pass, Progress, SweepRoad, Sweeper, Swept};
 use crate::config::Config;
 use crate::domain::effect::Run;
 use crate::pg::schema;
@@ -18,6 +18,8 @@ const PASSES_MAX: usize = 1_000;
 /// How long one asked for by a person waits for another that is at work.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
+/// Between two lines about a sweep that a person asked for.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 fn road(parts: &Parts) -> SweepRoad {
     SweepRoad {
@@ -82,7 +84,8 @@ pub async fn once(config: &Config) -> Result<Option<Vec<(String, Swept)>>, RunEr
     let begun = Instant::now();
     let mut swept_once = false;
     for _ in 0..PASSES_MAX {
-        match sweeper.pass(&stop).await.map_err(schema::SchemaError::from)? {
+        let pass = telling(sweeper.progress(), sweeper.pass(&stop)).await;
+        match pass.map_err(schema::SchemaError::from)? {
             Pass::Busy if swept_once => break,
             Pass::Busy if begun.elapsed() >= BUSY_PATIENCE => return Ok(None),
             Pass::Busy => tokio::time::sleep(BUSY_PAUSE).await,
@@ -99,6 +102,18 @@ pub async fn once(config: &Config) -> Result<Option<Vec<(String, Swept)>>, RunEr
         }
     }
     Ok(Some(totals))
+}
+
+/// Says how far a pass is, every few seconds. How much is due shows only as it goes.
+async fn telling<T>(progress: Progress, pass: impl Future<Output = T>) -> T {
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + TELL_EVERY, TELL_EVERY);
+    tokio::pin!(pass);
+    loop {
+        tokio::select! {
+            done = &mut pass => return done,
+            _ = tick.tick() => tracing::info!(settled = progress.settled(), "sweeping"),
+        }
+    }
 }
 
 /// What is left is what the last pass left.

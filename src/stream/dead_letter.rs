@@ -216,7 +216,7 @@ fn all_headers(letter: &DeadLetter, group: &str, cut: &Cut) -> Vec<(String, Opti
     headers
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
         // Writing to a String cannot fail.

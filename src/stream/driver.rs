@@ -269,7 +269,7 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
                     self.held.push_front(delivery);
                     return Ok(Turn::Rest(CHANNEL_FULL));
                 }
-                Err(TrySendError::Closed(_)) => return Err(StreamFailure::ReceiverGone),
+                Err(TrySendError::Closed(_)) => return self.receiver_gone(),
             }
         }
         if matches!(wish, Wish::Consume) {
@@ -280,6 +280,17 @@ impl<D: FnMut(LaneId, Box<RawRecord>) -> Decoding> Driver<D> {
             }
         }
         Ok(if self.held.is_empty() { Turn::Rest(IDLE) } else { Turn::Busy })
+    }
+
+    /// In an orderly end the applier goes first, and its final positions are still to come: what is held was never
+    /// its business.
+    fn receiver_gone(&mut self) -> Result<Turn, StreamFailure> {
+        let wish = self.bench.wish.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*wish, Wish::Consume) {
+            return Err(StreamFailure::ReceiverGone);
+        }
+        self.held.clear();
+        Ok(Turn::Rest(IDLE))
     }
 
     /// What is there, in turns round the lanes, up to the limits of one delivery.

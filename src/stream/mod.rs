@@ -4,6 +4,7 @@
 //! * [`settings`]: what that thread is told, and which client properties nobody may override
 //! * [`starts`]: where each partition begins, and what happens when that place is gone
 //! * [`dead_letter`]: the dead-letter topic, byte for byte
+//! * [`outbox`]: the relay's broker
 //! * [`health`]: what is known of partitions, for metrics and for the stall watch
 //! * [`produce`]: topics and records for the demo
 //! * [`range`]: the range of a replay, captured once
@@ -21,6 +22,7 @@ pub mod dead_letter;
 mod driver;
 pub mod health;
 mod lanes;
+pub mod outbox;
 pub mod produce;
 pub mod range;
 pub mod settings;
@@ -30,6 +32,7 @@ mod wake;
 pub use consumer::{Closed, ConsumerHandle, Decoding, Outlets, StreamFailure, spawn};
 pub use dead_letter::KafkaDeadLetters;
 pub use health::{Observer, PartitionFacts};
+pub use outbox::KafkaOutbox;
 pub use settings::{Commits, ConsumerSettings, Membership};
 pub use starts::{LostOffset, Start, Starts};
 

@@ -65,7 +65,7 @@ impl ConsumerSettings {
     /// where this is only a guess).
     pub fn session_timeout(&self) -> Duration {
         let given = self.properties.get("session.timeout.ms").and_then(|value| value.trim().parse().ok());
-        Duration::from_millis(given.unwrap_or(45_000))
+        Duration::from_millis(given.unwrap_or(SESSION_TIMEOUT_MS))
     }
 
     /// KIP-848: `group.protocol = "consumer"`.
@@ -88,6 +88,7 @@ impl ConsumerSettings {
         for (key, value) in DEFAULTS {
             config.set(*key, *value);
         }
+        config.set("session.timeout.ms", SESSION_TIMEOUT_MS.to_string());
         for (key, value) in &self.properties {
             config.set(key, value);
         }
@@ -124,6 +125,10 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("reconnect.backoff.max.ms", "2000"),
     ("socket.keepalive.enable", "true"),
 ];
+
+/// After a kill the group waits so long for the dead member before its partitions go on (librdkafka: 45 s). Heartbeats
+/// come from a thread of the client's own every 3 s, so a busy service is not taken for a dead one.
+const SESSION_TIMEOUT_MS: u64 = 9_000;
 
 /// What our invariants rest on.
 const FORCED: &[(&str, &str)] = &[

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::event::{event, event_at};
+use crate::support::http;
 use crate::support::kafka::{Kafka, Outgoing, header};
 use crate::support::{Answer, Gate, LATER, Link, SOON, Setup, World, crash, kafka_servers, until};
 
@@ -29,9 +30,9 @@ async fn reasons(world: &World) -> Vec<String> {
 
 #[tokio::test]
 async fn b01_after_an_offset_reset_the_ledger_answers_and_nobody_is_called() {
-    let world = World::start().await;
+    let mut world = World::start().await;
     let mut live = world.live().await;
-    world.feed(0, 200).await;
+    world.feed(0, 500).await;
     world.settled().await;
     let (commissions, calls) = (world.commissions().await, world.provider.count());
     live.terminate();
@@ -42,18 +43,26 @@ async fn b01_after_an_offset_reset_the_ledger_answers_and_nobody_is_called() {
         .as_table_mut()
         .expect("a section")
         .insert("grupo".into(), format!("{}-2", world.group).into());
-    let path = world.write_config_as("again.toml", &again);
+    world.config = again;
+    world.group = format!("{}-2", world.group);
+    world.write_config();
+    let _live = world.live().await;
+    let (path, port) = world.second_instance();
     let mut command = world.command(&["live"]);
     command.arg("--config").arg(&path);
-    let _live = world.live_as(command, world.http_port).await;
+    let _other = world.live_as(command, port).await;
+    let both = async |name: &str, labels: &[(&str, &str)]| {
+        let url = format!("http://127.0.0.1:{port}/metrics");
+        let other =
+            http::request("GET", &url, &[], None).await.and_then(|r| http::metric(&r.body, name, labels));
+        world.metric(name, labels).await.unwrap_or(0.0) + other.unwrap_or(0.0)
+    };
     let known = [("desfecho", "ja-registrado"), ("execucao", "ao-vivo")];
-    until("everything is known", SOON, async || {
-        world.metric("reprise_efeitos_total", &known).await == Some(200.0)
-    })
-    .await;
+    until("everything is known", SOON, async || both("reprise_efeitos_total", &known).await >= 500.0).await;
+    world.settled().await;
     assert_eq!(world.provider.count(), calls);
     assert_eq!(world.commissions().await, commissions);
-    assert_eq!(world.metric("reprise_sem_offset_total", &[]).await, Some(3.0), "B80: it is said");
+    assert!(both("reprise_sem_offset_total", &[]).await >= 3.0, "B80: it is said");
 }
 
 #[tokio::test]
@@ -207,7 +216,7 @@ async fn b27_b29_versions_in_one_batch_and_conflicts() {
 async fn b28_two_instances_that_meet_the_same_events_call_once() {
     let world = World::with(Setup { partitions: 2, ..Setup::default() }).await;
     // The same events on both partitions: two owners reserve the same keys at the same time.
-    let twice = (0..300).flat_map(|n| [0, 1].map(|partition| Outgoing::event(&event(n)).on(partition)));
+    let twice = (0..1000).flat_map(|n| [0, 1].map(|partition| Outgoing::event(&event(n)).on(partition)));
     world.kafka.produce_all(&world.topic, twice).await;
     let (path, port) = world.second_instance();
     let mut command = world.command(&["live"]);
@@ -216,8 +225,8 @@ async fn b28_two_instances_that_meet_the_same_events_call_once() {
     let _second = world.live_as(command, port).await;
     until("all is settled", LATER, async || world.caught_up().await).await;
     drop(first);
-    assert_eq!(world.done().await, 300);
-    assert_eq!(world.provider.count(), 300);
+    assert_eq!(world.done().await, 1000);
+    assert_eq!(world.provider.count(), 1000);
     assert!(world.provider.repeated_calls().is_empty() && world.dlq().await.is_empty());
 }
 
@@ -388,17 +397,17 @@ async fn b59_poison_first_last_and_in_the_middle_of_a_batch() {
 
 #[tokio::test]
 async fn b43_partitions_added_to_a_running_topic_are_read_from_their_beginning() {
-    let mut world = World::with(one_partition()).await;
+    let mut world = World::start().await;
     world.set(&["kafka", "propriedades", "topic.metadata.refresh.interval.ms"], "1000");
     let _live = world.live().await;
     world.feed(0, 3).await;
     world.settled().await;
-    world.kafka.add_partitions(&world.topic, 3).await;
-    until("the broker shows them", SOON, async || world.kafka.ends(&world.topic).await.len() == 3).await;
+    world.kafka.add_partitions(&world.topic, 6).await;
+    until("the broker shows them", SOON, async || world.kafka.ends(&world.topic).await.len() == 6).await;
     // A producer that does not know the topic as it was.
     let producer = Kafka::connect(&kafka_servers());
     for n in 10..20_u32 {
-        let partition = 1 + i32::try_from(n % 2).expect("small");
+        let partition = 3 + i32::try_from(n % 3).expect("small");
         producer.produce(&world.topic, &Outgoing::event(&event(n)).on(partition)).await;
     }
     until("all applied without a restart", LATER, async || world.done().await == 13).await;
@@ -525,7 +534,9 @@ async fn dies_at(point: &str, on_failure: &str) {
         effects: vec![(HOLD, table(&[("ao_falhar", on_failure.into()), ("concorrencia", 4.into())]))],
         ..one_partition()
     };
-    let world = World::with(setup).await;
+    let mut world = World::with(setup).await;
+    // A static member has its partition back at once.
+    world.set(&["kafka", "instancia"], "pod-0");
     world.feed(0, 20).await;
     world.kafka.produce(&world.topic, &Outgoing::raw("torto", b"{")).await;
     let mut command = world.command(&["live"]);

@@ -5,21 +5,30 @@
 
 mod amounts;
 mod archive;
+mod avro;
 mod broker;
+mod cdc;
 mod chaos;
 mod crashes;
 mod demo;
+mod documented;
 mod dry_run;
 mod groups;
+mod inbox;
+mod interruptions;
 mod kit;
 mod late;
 mod letters;
 mod live;
 mod logs;
+mod orders;
+mod outages;
+mod outbox;
 mod proofs;
 mod replay;
 mod review;
 mod rewind;
+mod rewind_any;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
 mod support;
 mod traces;

@@ -177,7 +177,8 @@ async fn b74_a_collector_that_never_answers_delays_neither_work_nor_the_end() {
 
         world.feed_from(200, 1, MIDNIGHT_MS + 200_000).await;
         let asked = Instant::now();
-        let replay = world.cli(&["replay", "run", "--id", "replay-r", "--from", "2026-10-14T00:00:00-03:00"]).await;
+        let replay =
+            world.cli(&["replay", "run", "--id", "replay-r", "--from", "2026-10-14T00:00:00-03:00"]).await;
         assert!(asked.elapsed() < Duration::from_secs(30));
         assert!(replay.stderr.contains("the last traces are lost"), "it is said:\n{}", replay.stderr);
         assert_eq!(world.provider.count(), 201);

@@ -49,12 +49,13 @@ fn nothing() -> Answers {
 }
 
 fn found(commission: Option<StoredCommission>, effect: Option<StoredEffect>) -> Answers {
-    Answers { found: vec![Some(Found { question: 0, effect, commission, version_taken: false })] }
+    let found = Found { question: 0, effect, commission, version_taken: false };
+    Answers { found: smallvec![Some(Box::new(found))] }
 }
 
 /// Everything is as it should be.
 fn silence() -> Answers {
-    Answers { found: vec![None] }
+    Answers { found: smallvec![None] }
 }
 
 fn stored(record: &Planned) -> StoredCommission {

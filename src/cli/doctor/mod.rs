@@ -5,6 +5,7 @@
 //! the others say. Gathering facts (`stream::admin`, `pg::doctor`) is apart from judging them (the files here).
 
 mod kafka;
+mod outbox;
 mod postgres;
 mod providers;
 
@@ -74,6 +75,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     );
     let mut checks = kafka::judge(&of_kafka?, &config.kafka);
     checks.extend(of_postgres);
+    checks.extend(outbox::check(&config, limit).await);
     checks.extend(of_providers);
     checks.push(token(&config.http));
     context.output.rows(&checks)?;

@@ -40,10 +40,10 @@ fn nothing_at_all_names_what_is_missing() {
 #[test]
 fn unknown_sections_and_misplaced_keys_are_refused() {
     assert_eq!(problem(&with("kafca", "x = 1"), &[]), "kafca: there is no such section; did you mean kafka?");
-    assert!(
-        problem(&with("zzz", ""), &[])
-            .contains("known here: kafka, postgres, http, lote, varredura, replay, efeitos")
-    );
+    assert!(problem(&with("zzz", ""), &[]).contains(
+        "known here: kafka, postgres, http, lote, varredura, replay, arquivo, telemetria, orders, outbox, \
+         inbox, efeitos"
+    ));
     assert!(
         problem(&with("efeitos", "prazo = \"1s\""), &[])
             .starts_with("efeitos.prazo: is a key without an effect type")

@@ -118,7 +118,14 @@ fn gateway(settings: ProviderSettings) -> HttpGateway {
 }
 
 fn call(key: &str) -> Call {
-    Call { effect_type: EffectTypeId(0), key: key.to_owned(), body: BODY.to_owned(), traceparent: None }
+    let lease_ends = Instant::now() + Duration::from_hours(1);
+    Call {
+        effect_type: EffectTypeId(0),
+        key: key.to_owned(),
+        body: BODY.to_owned(),
+        lease_ends,
+        traceparent: None,
+    }
 }
 
 fn answer(status: &str, headers: &str, body: &str) -> String {
@@ -250,6 +257,19 @@ async fn b37_an_answer_later_than_the_deadline_is_unknown() {
         assert!(got.evidence.elapsed >= Duration::from_millis(200));
         assert_eq!(server.seen().len(), 1);
     }
+}
+
+#[tokio::test]
+async fn a_call_that_its_reservation_may_not_outlive_is_not_begun() {
+    let server =
+        Server::start(|_| Reply::Close("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned())).await;
+    let mut settings = provider(server.url());
+    settings.deadline = Duration::from_secs(5);
+    let lease_ends = Instant::now() + Duration::from_millis(4900);
+    let got = gateway(settings).call(Call { lease_ends, ..call("k") }).await;
+    assert_eq!(got.proof, Proof::NotNow { retry_after: None });
+    assert_eq!(got.evidence.reached, Reached::NotConnected);
+    assert_eq!(server.seen().len(), 0);
 }
 
 #[tokio::test]

@@ -2,5 +2,6 @@
 
 mod bed;
 mod consuming;
+mod coordinator;
 mod ending;
 mod letters;

@@ -106,10 +106,9 @@ impl Kafka {
     /// Everything below these offsets of the partitions is gone, as after retention.
     pub async fn delete_below(&self, topic: &str, offsets: &BTreeMap<i32, i64>) {
         let admin: AdminClient<DefaultClientContext> = client(&self.servers, &[]);
-        let mut list = rdkafka::TopicPartitionList::new();
+        let mut list = TopicPartitionList::new();
         for (partition, offset) in offsets {
-            list.add_partition_offset(topic, *partition, rdkafka::Offset::Offset(*offset))
-                .expect("an offset");
+            list.add_partition_offset(topic, *partition, Offset::Offset(*offset)).expect("an offset");
         }
         let options = AdminOptions::new().operation_timeout(Some(LIMIT)).request_timeout(Some(LIMIT));
         admin.delete_records(&list, &options).await.expect("records can be deleted");

@@ -16,7 +16,9 @@ pub mod kafka;
 pub mod link;
 pub mod process;
 pub mod provider;
+pub mod registry;
 pub mod setup;
+pub mod shop;
 pub mod world;
 
 use std::time::{Duration, Instant};
@@ -69,4 +71,9 @@ pub fn crash(point: &str) -> (&'static str, String) {
 /// [`crash`] at the `n`-th time (from 1).
 pub fn crash_at(point: &str, n: u32) -> (&'static str, String) {
     ("REPRISE_CRASH", format!("{point}:{n}"))
+}
+
+/// The environment that makes the binary stop, as by SIGSTOP, the `n`-th time it passes the point.
+pub fn stop_at(point: &str, n: u32) -> (&'static str, String) {
+    ("REPRISE_CRASH", format!("{point}:{n}:stop"))
 }

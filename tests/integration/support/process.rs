@@ -70,6 +70,13 @@ impl Process {
         self.signal("STOP");
     }
 
+    /// Whether it is stopped, by us or by itself.
+    pub fn is_paused(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        // `pid (name) state ...`, where the name may hold anything.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
     /// SIGCONT.
     pub fn resume(&self) {
         self.signal("CONT");

@@ -1,0 +1,142 @@
+//! The sections of the order side: `[orders]`, `[outbox]`, `[inbox]`.
+
+use std::time::Duration;
+
+use url::Url;
+
+use super::reader::Reader;
+use super::schema::keys_of;
+use super::secret::Secret;
+use super::sections::{dead_letter_topic, topic};
+use super::{DAY, HOUR, Kafka};
+
+/// More relay workers than this gain nothing: they share one broker and 64 buckets.
+const WORKERS_MAX: usize = 32;
+/// Beyond this a batch only makes repeats after a kill longer.
+const BATCH_MAX: usize = 10_000;
+const ATTEMPTS_MAX: u32 = 1_000;
+const SNAPSHOT_MAX: u32 = 100_000;
+
+/// `[orders]`
+#[derive(Debug, Clone)]
+pub struct Orders {
+    pub topic: String,
+    pub dlq_topic: String,
+    pub format: Format,
+    /// `registry_url`, else `kafka.registro_url`. Always there when the section is and `format` is Avro.
+    pub registry_url: Option<Secret>,
+    /// A snapshot after so many events.
+    pub snapshot_every: u32,
+    /// `CourierAssigned` is published in its first form too, for consumers that are not ready for the second.
+    pub courier_assigned_v1: bool,
+}
+
+/// `orders.format`: how the order side writes its messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Avro,
+    Json,
+}
+
+impl Format {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Avro => "avro",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// `[outbox]`
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    pub publisher: Publisher,
+    pub workers: usize,
+    /// Behind the hint: the longest a message waits whose hint was lost.
+    pub poll_interval: Duration,
+    /// Rows read, sent and marked together.
+    pub batch: usize,
+    /// Refusals of one message by the broker until it is parked.
+    pub max_attempts: u32,
+    /// Published rows are kept so long, and then until their day is over.
+    pub retention: Duration,
+}
+
+/// `outbox.publisher`: who reads the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Publisher {
+    /// Our own relay.
+    Relay,
+    /// Debezium, by logical replication; the relay then only looks after the table.
+    Cdc,
+}
+
+impl Publisher {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Relay => "relay",
+            Self::Cdc => "cdc",
+        }
+    }
+}
+
+/// `[inbox]`
+#[derive(Debug, Clone)]
+pub struct Inbox {
+    /// A repetition is recognised for so long after the message was handled.
+    pub retention: Duration,
+}
+
+pub(super) fn orders(reader: &mut Reader<'_>, kafka: Option<&Kafka>) -> Orders {
+    let present = reader.layers.root.contains_key("orders");
+    let mut section = reader.section("orders", keys_of("orders"));
+    let name = topic(&mut section, "topic", "orders.events");
+    if kafka.is_some_and(|kafka| kafka.topic == name) {
+        section.reject("topic", "is the applier's topic (kafka.topico)", "use a topic of its own");
+    }
+    let dlq_topic = dead_letter_topic(&mut section, "dlq_topic", &name);
+    let words = [Format::Avro, Format::Json].map(|format| (format.as_str(), format));
+    let format = section.choice("format", Format::Avro, &words);
+    let own = section.text("registry_url").map(Secret::new);
+    if let Some(url) = &own
+        && !Url::parse(url.expose()).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+    {
+        section.reject("registry_url", "is not an http address", "use https://registry.example");
+    }
+    let registry_url = own.or_else(|| kafka.and_then(|kafka| kafka.registry_url.clone()));
+    if present && format == Format::Avro && registry_url.is_none() {
+        let remedy = "set orders.registry_url (or kafka.registro_url), or orders.format = \"json\"";
+        section.reject("registry_url", "is missing: Avro needs a schema registry", remedy);
+    }
+    let snapshot_every = section.integer("snapshot_every", &(1..=SNAPSHOT_MAX)).unwrap_or(50);
+    let courier_assigned_v1 =
+        section.choice("courier_assigned_v1", false, &[("omit", false), ("publish", true)]);
+    Orders { topic: name, dlq_topic, format, registry_url, snapshot_every, courier_assigned_v1 }
+}
+
+/// `None` only where a problem was recorded.
+pub(super) fn outbox(reader: &mut Reader<'_>) -> Option<Outbox> {
+    let mut section = reader.section("outbox", keys_of("outbox"));
+    let words = [Publisher::Relay, Publisher::Cdc].map(|publisher| (publisher.as_str(), publisher));
+    let publisher = section.choice("publisher", Publisher::Relay, &words);
+    let workers = section.integer("workers", &(1..=WORKERS_MAX)).unwrap_or(2);
+    let batch = section.integer("batch", &(1..=BATCH_MAX)).unwrap_or(500);
+    let max_attempts = section.integer("max_attempts", &(1..=ATTEMPTS_MAX)).unwrap_or(8);
+    let polls = Duration::from_millis(10)..=Duration::from_mins(1);
+    let poll_interval = section.duration("poll_interval", Duration::from_millis(200), &polls);
+    let retention = section.duration("retention", 2 * DAY, &(HOUR..=365 * DAY));
+    Some(Outbox {
+        publisher,
+        workers,
+        poll_interval: poll_interval?,
+        batch,
+        max_attempts,
+        retention: retention?,
+    })
+}
+
+/// `None` only where a problem was recorded.
+pub(super) fn inbox(reader: &mut Reader<'_>) -> Option<Inbox> {
+    let mut section = reader.section("inbox", keys_of("inbox"));
+    Some(Inbox { retention: section.duration("retention", 2 * DAY, &(HOUR..=365 * DAY))? })
+}
