@@ -14,6 +14,7 @@ mod demo;
 mod documented;
 mod dry_run;
 mod groups;
+mod handbook;
 mod inbox;
 mod interruptions;
 mod kit;
