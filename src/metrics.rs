@@ -23,6 +23,8 @@ mod outbox;
 mod partitions;
 mod process;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
 
 use family::{Families, seconds};
@@ -74,6 +76,7 @@ pub mod name {
     pub const OUTBOX_SLOT_LAG: &str = "reprise_outbox_slot_lag_bytes";
     pub const UPTIME: &str = "reprise_processo_segundos";
     pub const RESIDENT: &str = "reprise_processo_memoria_bytes";
+    pub const SPANS: &str = "reprise_rastros_total";
     pub const BUILD: &str = "reprise_versao_info";
 }
 
@@ -152,6 +155,28 @@ impl DatabaseErrorClass {
             Self::Transient => "transitorio",
             Self::Data => "dado",
             Self::Broken => "defeito",
+        }
+    }
+}
+
+/// What became of a span: label `resultado`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanFate {
+    Delivered,
+    /// The queue was full.
+    Dropped,
+    /// The collector did not take it.
+    Failed,
+}
+
+impl SpanFate {
+    pub const ALL: [Self; 3] = [Self::Delivered, Self::Dropped, Self::Failed];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "entregue",
+            Self::Dropped => "descartado",
+            Self::Failed => "falhou",
         }
     }
 }
@@ -236,10 +261,17 @@ pub struct Metrics {
     oldest_transaction: Gauge,
     last_sweep: Gauge,
     archived: IntCounter,
+    spans: [IntCounter; SpanFate::ALL.len()],
     partitions: PartitionSeries,
     replay: ReplaySeries,
     outbox: OutboxSeries,
     process: Process,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
 }
 
 /// The series of one effect type.
@@ -271,6 +303,8 @@ impl Metrics {
             families.counters(name::DEAD_LETTERS, "Dead letters by reason", &[label::REASON])?;
         let database_errors =
             families.counters(name::DATABASE_ERRORS, "Errors of Postgres by class", &[label::CLASS])?;
+        let spans =
+            families.counters(name::SPANS, "Spans of traces by what became of them", &[label::RESULT])?;
         families
             .gauges(name::BUILD, "Always 1; the version is the label", &[label::VERSION])?
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
@@ -314,6 +348,7 @@ impl Metrics {
             )?,
             archived: families
                 .counter(name::ARCHIVED, "Records newly kept in the archive by this process")?,
+            spans: SpanFate::ALL.map(|fate| spans.with_label_values(&[fate.as_str()])),
             partitions: PartitionSeries::new(&families)?,
             replay: ReplaySeries::new(&families)?,
             outbox: OutboxSeries::new(&families)?,
@@ -415,6 +450,11 @@ impl Metrics {
     pub fn swept(&self, at: std::time::SystemTime) {
         let since = at.duration_since(std::time::SystemTime::UNIX_EPOCH);
         self.last_sweep.set(since.map_or(0.0, |since| since.as_secs_f64()));
+    }
+
+    /// `n` spans ended so.
+    pub fn spans(&self, fate: SpanFate, n: usize) {
+        self.spans[fate as usize].inc_by(n as u64);
     }
 
     /// Progress of every running replay; replaces what was shown before. Where several replays read a partition,

@@ -11,6 +11,7 @@ pub mod all;
 pub mod archive;
 pub mod args;
 pub mod ask;
+pub mod completions;
 pub mod config;
 pub mod context;
 pub mod demo;
@@ -20,10 +21,13 @@ pub mod effects;
 pub mod failure;
 pub mod live;
 pub mod logging;
+pub mod manpage;
 pub mod migrate;
 pub mod orders;
 pub mod output;
 pub mod progress;
+#[cfg(test)]
+mod reference;
 pub mod relay;
 pub mod replay;
 pub mod replay_diff;
@@ -84,6 +88,15 @@ enum Command {
     Config(config::Args),
     /// Check everything the service needs: Kafka, Postgres, providers, files
     Doctor(doctor::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+    /// Print the manual page, or write the pages of all commands into a directory
+    Manpage(manpage::Args),
+}
+
+/// The command line as it is defined, for what is made from it.
+fn definition() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
 }
 
 /// Runs the command in `argv` and says how it ended.
@@ -134,6 +147,8 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Dlq(args) => dlq::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
+        Command::Completions(args) => completions::run(&args, &mut definition()),
+        Command::Manpage(args) => manpage::run(&args, definition()),
     }
 }
 

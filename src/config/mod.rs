@@ -18,11 +18,14 @@ mod outgoing;
 mod problem;
 mod properties;
 mod reader;
+#[cfg(test)]
+mod reference;
 mod retention;
 mod schema;
 mod secret;
 mod sections;
 mod show;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +43,8 @@ pub use retention::Retention;
 pub use secret::{REDACTED, Secret, redacted_url};
 pub use sections::REPLAY_GROUP_PREFIX;
 pub use show::Setting;
+
+pub use telemetry::{Telemetry, TraceProtocol};
 
 use layers::Layers;
 use reader::Reader;
@@ -64,6 +69,7 @@ pub struct Config {
     pub sweep: Sweep,
     pub replay: Replay,
     pub archive: Archive,
+    pub telemetry: Telemetry,
     pub orders: Orders,
     pub outbox: Outbox,
     pub inbox: Inbox,
@@ -262,6 +268,7 @@ impl Config {
         let live_group = kafka.as_ref().map_or("", |kafka| &kafka.group);
         let archive = sections::archive(&mut reader, live_group);
         let replay = sections::replay(&mut reader, postgres.as_ref().map_or(0, |pg| pg.max_connections));
+        let telemetry = telemetry::read(&mut reader);
         let orders = orders::orders(&mut reader, kafka.as_ref());
         let outbox = orders::outbox(&mut reader);
         let inbox = orders::inbox(&mut reader);
@@ -281,6 +288,7 @@ impl Config {
                     sweep,
                     replay,
                     archive,
+                    telemetry,
                     orders,
                     outbox,
                     inbox,

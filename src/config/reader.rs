@@ -130,6 +130,23 @@ impl<'a> Section<'_, 'a> {
         fitting
     }
 
+    /// A share from 0 to 1.
+    pub fn share(&mut self, key: &str) -> Option<f64> {
+        let value = self.get(key)?;
+        let number = match value {
+            Value::Float(number) => Some(*number),
+            Value::Integer(0) => Some(0.0),
+            Value::Integer(1) => Some(1.0),
+            Value::String(text) if self.is_from_variable(key) => text.trim().parse().ok(),
+            _ => None,
+        };
+        let fitting = number.filter(|share| (0.0..=1.0).contains(share));
+        if fitting.is_none() {
+            self.reject(key, format!("{} cannot be used", shown(value)), "give a share from 0.0 to 1.0");
+        }
+        fitting
+    }
+
     /// A duration in `allowed`; `None` only if it was refused.
     pub fn duration(
         &mut self,

@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 12] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 13] = [
     (
         "kafka",
         &[
@@ -24,6 +24,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 12] = [
     ("varredura", &["intervalo"]),
     ("replay", &["concorrencia", "max_conexoes"]),
     ("arquivo", &["grupo"]),
+    ("telemetria", &["endpoint", "protocolo", "amostra", "cabecalhos_arquivo", "nome_servico"]),
     ("orders", &["topic", "dlq_topic", "format", "registry_url", "snapshot_every", "courier_assigned_v1"]),
     ("outbox", &["publisher", "workers", "poll_interval", "batch", "max_attempts", "retention"]),
     ("inbox", &["retention"]),

@@ -73,6 +73,16 @@ impl Rows<'_> {
 }
 
 impl Rows<'_> {
+    fn push_telemetry(&mut self) {
+        let telemetry = &self.config.telemetry;
+        self.push_optional("telemetria", "endpoint", telemetry.endpoint.as_ref());
+        self.push("telemetria", "protocolo", telemetry.protocol.as_str());
+        self.push("telemetria", "amostra", telemetry.sample);
+        let headers = (!telemetry.headers.is_empty()).then_some(REDACTED);
+        self.push_secret("telemetria", &["cabecalhos_arquivo"], headers);
+        self.push_optional("telemetria", "nome_servico", telemetry.service.as_ref());
+    }
+
     fn push_order_side(&mut self) {
         let Config { orders, outbox, inbox, .. } = self.config;
         self.push("orders", "topic", &orders.topic);
@@ -130,6 +140,7 @@ impl Config {
         for (key, age) in [("livro", ages.ledger), ("evidencia", ages.evidence), ("arquivo", ages.archive)] {
             rows.push_optional("retencao", key, age.map(humantime::format_duration));
         }
+        rows.push_telemetry();
         rows.push_order_side();
         for effect in &self.effects {
             rows.push_effect(effect);

@@ -208,6 +208,7 @@ async fn consume(
         dead_letters: LetterRoute::Topic(dead_letters(config)?),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
+        traces: parts.traces.clone(),
         instance: Arc::clone(&parts.instance),
         watermarks,
         journal: None,
