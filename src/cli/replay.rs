@@ -1,5 +1,6 @@
 //! `replay`: rewind by timestamp. Plan, dry run, run, watch, pause, cancel, compare.
 
+mod not_yet;
 mod request;
 mod told;
 
