@@ -19,6 +19,7 @@ pub struct Args {
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let config = context.config()?;
-    let options = LiveOptions { migrate: args.migrate, grace: args.grace };
+    let options =
+        LiveOptions { migrate: args.migrate, grace: args.grace, config_file: context.config_file() };
     Ok(run::live(&config, options).await?)
 }

@@ -10,6 +10,7 @@
 //! Every long-lived part is waited for in one place, and an early end of any of them ends the process: readiness
 //! turns false first, calls in flight are settled if they can be, and the exit code is not 0.
 
+pub mod console;
 pub mod decode;
 pub mod dry_run;
 mod gauges;
@@ -19,6 +20,7 @@ pub mod replay;
 mod replay_books;
 pub mod selection;
 pub mod sweeper;
+pub mod told;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +34,7 @@ use crate::applier::{self, ApplierError, Ended, Inlet, LetterRoute, Road};
 use crate::config::Config;
 use crate::domain::effect::Run;
 use crate::health::Health;
+use crate::ops::console::{Console, samples};
 use crate::ops::http::{Admin, AdminError, AdminServer};
 use crate::ops::probe::watch_database;
 use crate::pg::schema::{self, SchemaError};
@@ -74,12 +77,14 @@ pub enum RunError {
 }
 
 /// How `live` is to run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct LiveOptions {
     /// Apply missing migrations first.
     pub migrate: bool,
     /// From SIGTERM to the end.
     pub grace: Duration,
+    /// The configuration file that commands of the console are given, if this process was given one.
+    pub config_file: Option<std::path::PathBuf>,
 }
 
 /// Consumes until it is told to stop.
@@ -87,13 +92,15 @@ pub async fn live(config: &Config, options: LiveOptions) -> Result<(), RunError>
     let mut signals = Signals::listen()?;
     let parts = Parts::build(config, Run::live())?;
     let stop_background = CancellationToken::new();
-    let admin = start_admin(config.http.address, config, &parts, stop_background.clone())?;
+    let console = console::of(config, &parts, options.config_file.clone())?;
+    let admin = start_admin(config.http.address, config, &parts, console.router(), stop_background.clone())?;
     let mut watched = Watched::start(config, &parts, admin, &stop_background);
+    watched.look(console, &stop_background);
     tokio::select! {
         ready = prepare_schema(&parts, options.migrate) => ready?,
         () = signals.next() => return Ok(()),
     }
-    let result = consume(config, &parts, options, &mut signals, &mut watched).await;
+    let result = consume(config, &parts, options.grace, &mut signals, &mut watched).await;
     if let Err(error) = &result {
         parts.health.fatal(error);
     }
@@ -125,7 +132,7 @@ async fn prepare_schema(parts: &Parts, migrate: bool) -> Result<(), RunError> {
 async fn consume(
     config: &Config,
     parts: &Parts,
-    options: LiveOptions,
+    grace: Duration,
     signals: &mut Signals,
     watched: &mut Watched,
 ) -> Result<(), RunError> {
@@ -165,10 +172,10 @@ async fn consume(
         ended = consumer.ended() => ended.map_or_else(RunError::from, |()| RunError::TaskLost("consumer")),
         error = watched.failed() => error,
         () = signals.next() => {
-            tracing::info!(grace = ?options.grace, "stopping: no new work, calls in flight may finish");
+            tracing::info!(?grace, "stopping: no new work, calls in flight may finish");
             parts.health.draining();
-            let drain = Drain { consumer, stop: stop_out, grace: options.grace };
-            let swept = watched.end_sweeping(options.grace);
+            let drain = Drain { consumer, stop: stop_out, grace };
+            let swept = watched.end_sweeping(grace);
             // A second signal, or what could not be settled, ends it without waiting for the other.
             return tokio::try_join!(drain.run(applier, signals), swept).map(|_| ());
         }
@@ -247,6 +254,7 @@ fn start_admin(
     address: std::net::SocketAddr,
     config: &Config,
     parts: &Parts,
+    console: axum::Router,
     stop: CancellationToken,
 ) -> Result<AdminServer, RunError> {
     let token = parts::admin_token(config)?;
@@ -257,6 +265,7 @@ fn start_admin(
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
         protected: axum::Router::new(),
+        console,
         runtime: tokio::runtime::Handle::current(),
     };
     Ok(admin.start(stop)?)
@@ -301,6 +310,15 @@ impl Watched {
             ("sweeper", Ok(()))
         });
         Self { tasks, stop_sweeping, swept }
+    }
+
+    /// The console's look at the group, for its plots.
+    fn look(&mut self, console: Console, stop: &CancellationToken) {
+        let looking = samples::look(console, stop.clone());
+        self.tasks.spawn(async move {
+            looking.await;
+            ("console", Ok(()))
+        });
     }
 
     /// No new sweeps; the sweeper's calls in flight are settled.

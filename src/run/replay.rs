@@ -203,7 +203,7 @@ fn watched(
 ) -> Result<JoinSet<RunError>, RunError> {
     let mut tasks = JoinSet::new();
     let Some(address) = plan.http else { return Ok(tasks) };
-    let admin = start_admin(address, config, parts, stop.clone())?;
+    let admin = start_admin(address, config, parts, axum::Router::new(), stop.clone())?;
     tracing::info!(address = %admin.address(), "metrics and health of this replay");
     tasks.spawn(async move {
         admin.ended().await.map_or_else(RunError::from, |()| RunError::TaskLost("admin listener"))
