@@ -14,15 +14,14 @@ impl Fields {
 
     /// The first value of this name that says something.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.all(name).next()
+        let of_name = self.0.iter().filter(|(key, _)| key == name);
+        of_name.map(|(_, value)| value.trim()).find(|value| !value.is_empty())
     }
 
     /// Every value of this name that says something.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0
-            .iter()
-            .filter(move |(key, value)| key == name && !value.trim().is_empty())
-            .map(|(_, v)| v.trim())
+        let of_name = self.0.iter().filter(move |(key, _)| key == name);
+        of_name.map(|(_, value)| value.trim()).filter(|value| !value.is_empty())
     }
 
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {

@@ -66,12 +66,12 @@ impl View {
 
     /// An instant in the reader's zone, with its offset.
     pub fn local(&self, at: Timestamp) -> String {
-        at.to_zoned(self.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
+        at.to_zoned_datetime(self.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
     }
 
     /// As the value of an input of the browser, in the reader's zone.
     pub fn input(&self, at: Timestamp) -> String {
-        at.to_zoned(self.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S").to_string()
+        at.to_zoned_datetime(self.zone.clone()).strftime("%Y-%m-%dT%H:%M:%S").to_string()
     }
 
     /// An instant as the browser's input or a program writes it; without an offset it is in the reader's zone.
@@ -80,13 +80,13 @@ impl View {
             return Some(at);
         }
         let civil: jiff::civil::DateTime = text.parse().ok()?;
-        civil.to_zoned(self.zone.clone()).ok().map(|zoned| zoned.timestamp())
+        civil.to_zoned_datetime(self.zone.clone()).ok().map(|zoned| zoned.timestamp())
     }
 
     /// The last midnight, or the last full hour, of the reader's zone.
     pub fn floor(&self, at: Timestamp, unit: jiff::Unit) -> Timestamp {
-        let zoned = at.to_zoned(self.zone.clone());
-        let floored = jiff::ZonedRound::new().smallest(unit).mode(jiff::RoundMode::Trunc);
+        let zoned = at.to_zoned_datetime(self.zone.clone());
+        let floored = jiff::ZonedDateTimeRound::new().smallest(unit).mode(jiff::RoundMode::Trunc);
         zoned.round(floored).map_or(at, |zoned| zoned.timestamp())
     }
 

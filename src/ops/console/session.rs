@@ -94,7 +94,7 @@ impl Sessions {
         (now.as_second() < end).then(|| Session { csrf: URL_SAFE_NO_PAD.encode(self.tag(b"csrf", nonce)) })
     }
 
-    fn of(&self, headers: &HeaderMap) -> Option<Session> {
+    pub(super) fn of(&self, headers: &HeaderMap) -> Option<Session> {
         self.read(cookie_of(headers, COOKIE)?, Timestamp::now())
     }
 }
