@@ -86,7 +86,10 @@ case ${1:-} in
   status) by_mode native_status ps ;;
   logs) by_mode native_logs logs -f --tail 100 ;;
   env) print_env ;;
-  deps) require_build_tools ;;
+  deps)
+    require_build_tools
+    require_browser
+    ;;
   clean) lock; by_mode native_clean down -v ;;
   *) sed -n '2,10p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
 esac

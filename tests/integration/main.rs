@@ -6,6 +6,7 @@
 mod amounts;
 mod broker;
 mod chaos;
+mod console;
 mod crashes;
 mod demo;
 mod dry_run;
