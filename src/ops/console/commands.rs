@@ -111,9 +111,8 @@ impl Commands {
         })?;
         let answer = serde_json::from_str(&said.answer);
         match (said.code, answer) {
-            (0, Ok(answer)) => Ok(answer),
-            // 'Some came back' is an answer, too.
-            (1, Ok(answer)) => Ok(answer),
+            // With 1, 'some came back' is an answer, too.
+            (0 | 1, Ok(answer)) => Ok(answer),
             _ => Err(said.problem()),
         }
     }
