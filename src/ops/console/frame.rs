@@ -208,9 +208,15 @@ pub fn table(heads: &[String], rows: Vec<Vec<Cell>>, empty: &str) -> Markup {
     if rows.is_empty() {
         return html! { p class="empty" { (empty) } };
     }
+    let column = |i| rows.iter().any(|row: &Vec<Cell>| row.get(i).is_some_and(|cell| cell.numeric));
+    let numeric: Vec<bool> = (0..heads.len()).map(column).collect();
     html! {
         div class="scroll" { table {
-            thead { tr { @for head in heads { th scope="col" { (head) } } } }
+            thead { tr {
+                @for (head, numeric) in heads.iter().zip(numeric) {
+                    th scope="col" class=[numeric.then_some("n")] { (head) }
+                }
+            } }
             tbody { @for row in rows {
                 tr { @for (cell, head) in row.iter().zip(heads) {
                     td class=[cell.numeric.then_some("n")] data-label=(head) { (cell.body) }

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{TOKEN, pictures, two_orders_told_wrongly, world};
 use crate::support::{Answer, LATER, SOON, World, eventually};
 
-const WIDTHS: [(&str, u32, u32); 3] = [("phone", 400, 900), ("tablet", 820, 1000), ("desktop", 1280, 900)];
+const WIDTHS: [(&str, u32, u32); 3] = [("phone", 400, 1000), ("tablet", 820, 1100), ("desktop", 1280, 1250)];
 
 /// A browser and its driver; the driver is ended with it.
 struct Browser {
@@ -159,8 +159,6 @@ async fn a_person_plans_rehearses_and_runs_a_replay_in_the_browser() {
     assert_eq!(world.commissions().await["ped-2"], 500);
     assert_eq!(world.provider.count(), 6, "nobody was called again");
     browser.picture("replay").await;
-    browser.goto("/console").await;
-    browser.picture("overview").await;
     browser.close().await;
 }
 
@@ -175,6 +173,13 @@ async fn a_person_decides_and_the_one_who_comes_second_is_told() {
     let browser =
         Browser::open(&world, &["--accept-lang=pt-BR", "--blink-settings=preferredColorScheme=0"]).await;
     browser.sign_in().await;
+    // Looked at every ten seconds.
+    eventually("the overview knows what is uncertain", SOON, async || {
+        browser.goto("/console").await;
+        browser.client.find(Locator::Css("a.tile.bad")).await.ok()
+    })
+    .await;
+    browser.picture("overview-dark").await;
     browser.goto("/console/effects").await;
     assert_eq!(browser.text("h1").await, "Efeitos em revisão");
     browser.picture("review-dark").await;

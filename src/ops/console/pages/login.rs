@@ -64,14 +64,12 @@ pub async fn enter(
     }
     let fields = Fields::parse(&body);
     let next = next_of(&fields);
-    match sessions.open(fields.get("token").unwrap_or_default(), &headers) {
-        Some(cookie) => ([(header::SET_COOKIE, cookie)], Redirect::to(next)).into_response(),
-        None => {
-            tracing::warn!("somebody offered a wrong token at the console");
-            tokio::time::sleep(WRONG_COSTS).await;
-            form(&view, next, Some(&view.say("login.wrong")))
-        }
+    if let Some(cookie) = sessions.open(fields.get("token").unwrap_or_default(), &headers) {
+        return ([(header::SET_COOKIE, cookie)], Redirect::to(next)).into_response();
     }
+    tracing::warn!("somebody offered a wrong token at the console");
+    tokio::time::sleep(WRONG_COSTS).await;
+    form(&view, next, Some(&view.say("login.wrong")))
 }
 
 pub async fn leave(headers: HeaderMap, Signed(_): Signed) -> Response {

@@ -143,7 +143,7 @@ fn partitions(view: &View, seen: &Seen, status: &Status) -> Markup {
             @match ours {
                 Some(ours) => {
                     (view.fill("partition.ours", &[("n", &ours.posicao.to_string())]))
-                    @if let Some(cause) = &ours.causa { " " span class="badge bad" { (cause) } }
+                    @if let Some(cause) = &ours.causa { " " span class="cause" { (cause) } }
                 }
                 None => { span class="quiet" { "–" } }
             }
