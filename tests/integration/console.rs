@@ -307,19 +307,19 @@ async fn a_decision_over_http_has_one_winner_and_the_loser_is_told() {
         call(&world, "POST", &path, Some(&json!({"decisao": "concluido", "por": " ", "motivo": "seen"})))
             .await;
     assert_eq!(missing.status, 422, "{}", missing.body);
-    let won = call(
+    let first = call(
         &world,
         "POST",
         &path,
         Some(&json!({"decisao": "concluido", "por": "ana", "motivo": "seen in the panel"})),
     )
     .await;
-    assert_eq!((won.status, &won.json()["estado"]), (200, &json!("concluido")));
-    let lost =
+    assert_eq!((first.status, &first.json()["estado"]), (200, &json!("concluido")));
+    let second =
         call(&world, "POST", &path, Some(&json!({"decisao": "descartado", "por": "rui", "motivo": "old"})))
             .await;
-    assert_eq!((lost.status, &lost.json()["code"]), (409, &json!("lost")));
-    assert!(lost.body.contains("ana decided concluido"), "{}", lost.body);
+    assert_eq!((second.status, &second.json()["code"]), (409, &json!("lost")));
+    assert!(second.body.contains("ana decided concluido"), "{}", second.body);
     assert_eq!(world.provider.count(), 1);
 }
 
@@ -340,17 +340,17 @@ async fn dead_letters_are_shown_rehearsed_and_driven_again_over_http() {
     let redrive = "/api/v1/dead-letters/redrive";
     let nothing = call(&world, "POST", redrive, Some(&json!({"simular": true}))).await;
     assert_eq!(nothing.status, 422, "{}", nothing.body);
-    let would =
+    let rehearsed =
         call(&world, "POST", redrive, Some(&json!({"ids": [letters[0]["id"]], "simular": true}))).await;
     assert_eq!(
-        (would.json()["selecionadas"].as_i64(), would.json()["aplicadas"].as_i64()),
+        (rehearsed.json()["selecionadas"].as_i64(), rehearsed.json()["aplicadas"].as_i64()),
         (Some(1), Some(1)),
         "{}",
-        would.body
+        rehearsed.body
     );
     assert_eq!(world.provider.count(), 1, "a rehearsal calls nobody");
-    let did = call(&world, "POST", redrive, Some(&json!({"motivo": "efeito-recusado"}))).await;
-    assert_eq!((did.status, did.json()["aplicadas"].as_i64()), (200, Some(1)), "{}", did.body);
+    let driven = call(&world, "POST", redrive, Some(&json!({"motivo": "efeito-recusado"}))).await;
+    assert_eq!((driven.status, driven.json()["aplicadas"].as_i64()), (200, Some(1)), "{}", driven.body);
     assert_eq!(world.provider.count(), 2);
     assert_eq!(get(&world, "/api/v1/dead-letters?situacao=aberta").await, json!([]));
 }

@@ -208,7 +208,7 @@ pub fn table(heads: &[String], rows: Vec<Vec<Cell>>, empty: &str) -> Markup {
     if rows.is_empty() {
         return html! { p class="empty" { (empty) } };
     }
-    let column = |i| rows.iter().any(|row: &Vec<Cell>| row.get(i).is_some_and(|cell| cell.numeric));
+    let column = |i: usize| rows.iter().any(|row: &Vec<Cell>| row.get(i).is_some_and(|cell| cell.numeric));
     let numeric: Vec<bool> = (0..heads.len()).map(column).collect();
     html! {
         div class="scroll" { table {

@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn a_small_bar_is_seen_and_an_empty_one_is_not() {
-        assert_eq!([0, 1, 1_000, 2_000].map(|n| bar_height(n, 2_000)), [0.0, 2.0, 58.0, 116.0]);
+        let heights = [0, 1, 1_000, 2_000].map(|n| format!("{:.1}", bar_height(n, 2_000)));
+        assert_eq!(heights, ["0.0", "2.0", "58.0", "116.0"]);
         let bar = Bar { n: 1, words: "<b>".into(), link: "?a=1&b=2".into(), chosen: true };
         let drawn = bars("topic", &[bar]).into_string();
         assert!(drawn.contains(r#"href="?a=1&amp;b=2" aria-label="&lt;b&gt;" class="chosen""#), "{drawn}");
