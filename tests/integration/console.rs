@@ -104,7 +104,7 @@ async fn without_the_token_nothing_of_the_business_is_shown_or_changed() {
 #[tokio::test]
 async fn without_a_configured_token_the_console_says_how_to_set_one() {
     let world = World::with(Setup { partitions: 1, ..Setup::default() }).await;
-    let _console = console(&world).await;
+    let mut process = console(&world).await;
     let overview = world.get("/console").await.expect("an answer");
     assert_eq!(overview.status, 200);
     assert!(overview.body.contains("token_arquivo ="), "{}", overview.body);
@@ -115,6 +115,8 @@ async fn without_a_configured_token_the_console_says_how_to_set_one() {
     assert_eq!((api.status, &api.json()["code"]), (403, &json!("no-token")));
     let rebound = world.request("GET", "/console", &[("host", "rebound.example")], None).await;
     assert!(rebound.expect("an answer").body.contains("another site"));
+    process.terminate();
+    assert_eq!(process.ended(LATER).await.code, Some(0), "it ends when it is told to");
 }
 
 /// Status, cookie and body of a form.

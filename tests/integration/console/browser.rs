@@ -147,6 +147,9 @@ async fn a_person_plans_rehearses_and_runs_a_replay_in_the_browser() {
     assert_eq!(browser.text("#pedidos-alterados").await, "2");
     assert_eq!(browser.text("h1").await, "Dry run of replay-browser");
     browser.picture("dry-run").await;
+    let down = "document.getElementById('diff').scrollIntoView()";
+    browser.client.execute(down, Vec::new()).await.expect("the diff is there");
+    browser.picture("diff").await;
     assert_eq!(world.commissions().await["ped-1"], 50, "nothing was changed yet");
 
     browser.click("button[value=executar]").await;
@@ -205,5 +208,13 @@ async fn a_person_decides_and_the_one_who_comes_second_is_told() {
     browser.picture("dead-letters-dark").await;
     browser.click("td a").await;
     assert!(browser.text("main pre").await.contains("\"pedidoId\": \"ped-1\""));
+    browser.goto("/console/dead-letters").await;
+    browser.click("td input[name=id]").await;
+    browser.click("button[value=escolhidas]").await;
+    assert_eq!(browser.text("button.danger").await, "Fazer redrive de 1 cartas mortas");
+    assert_eq!(world.provider.count_of("ped-1"), 1, "a rehearsal calls nobody");
+    browser.click("button.danger").await;
+    browser.wait(".box.good").await;
+    assert_eq!(world.provider.count_of("ped-1"), 2);
     browser.close().await;
 }
