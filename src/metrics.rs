@@ -463,6 +463,12 @@ impl Metrics {
         self.replay.show(readings);
     }
 
+    /// How many effects of this type ended so in this process, whatever the kind of run.
+    pub fn effects_of(&self, id: EffectTypeId, outcome: Outcome) -> u64 {
+        self.effect_series(id)
+            .map_or(0, |series| series.outcomes[outcome as usize].iter().map(IntCounter::get).sum())
+    }
+
     /// Takes over the facts of the moment. Partitions that are no longer listed lose their series.
     pub fn present(&self, present: &Present) {
         self.database_up.set(i64::from(present.database_up));

@@ -111,3 +111,11 @@ require_postgres() {
   fi
   [ -n "$(postgres_bin)" ] || die "no Postgres server of version $POSTGRES_MIN or newer was found after the installation"
 }
+
+# The tests play the console's stories in a real browser.
+require_browser() {
+  local missing=()
+  has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
+  has chromedriver || missing+=(chromium-driver)
+  require_packages "${missing[@]+"${missing[@]}"}"
+}

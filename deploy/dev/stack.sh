@@ -87,7 +87,7 @@ case ${1:-} in
   status) by_mode native_status ps ;;
   logs) by_mode native_logs logs -f --tail 100 ;;
   env) print_env ;;
-  deps) require_build_tools; require_test_tools; require_java; require_postgres ;;
+  deps) require_build_tools; require_test_tools; require_browser; require_java; require_postgres ;;
   jars) lock; mkdir -p "$CACHE"; require_java; fetch_kafka; echo "$KAFKA_LIB" ;;
   clean) lock; by_mode native_clean down -v ;;
   *) sed -n '2,11p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;

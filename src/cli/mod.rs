@@ -13,6 +13,7 @@ pub mod args;
 pub mod ask;
 pub mod completions;
 pub mod config;
+pub mod console;
 pub mod context;
 pub mod demo;
 pub mod dlq;
@@ -83,6 +84,8 @@ enum Command {
     /// Dead letters: list, show, redrive
     #[command(subcommand)]
     Dlq(dlq::Args),
+    /// Serve the web console alone, beside whatever runs
+    Console(console::Args),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Args),
@@ -145,6 +148,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Archive(args) => archive::run(args, context).await,
         Command::Retention(args) => retention::run(args, context).await,
         Command::Dlq(args) => dlq::run(args, context).await,
+        Command::Console(args) => console::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
         Command::Completions(args) => completions::run(&args, &mut definition()),

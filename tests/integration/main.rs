@@ -9,6 +9,7 @@ mod avro;
 mod broker;
 mod cdc;
 mod chaos;
+mod console;
 mod crashes;
 mod demo;
 mod deployment;
