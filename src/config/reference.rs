@@ -52,6 +52,28 @@ const HTTP: &[Described] = &[
         "Where metrics, health and administration are served; other than loopback needs a token",
     ),
     ("token_arquivo", "file, secret", "", "The token for everything that changes or shows business data"),
+    (
+        "atras_de_proxy",
+        "true, false",
+        "false",
+        "A proxy or mesh before it ends TLS: no warning about an address that others can reach",
+    ),
+];
+const OUTGOING: &[Described] = &[(
+    "permitidos",
+    "list of text",
+    "",
+    "Hosts that providers may have: `api.example`, `*.example`, either with `:port`; without it any",
+)];
+const RETENTION: &[Described] = &[
+    (
+        "livro",
+        "duration, from 1d",
+        "",
+        "Age of settled ledger rows that `retention` takes away; without it none",
+    ),
+    ("evidencia", "duration, from 1d", "", "The same of attempts and of resolved dead letters"),
+    ("arquivo", "duration, from 1d", "", "The same of archived records"),
 ];
 const BATCH: &[Described] = &[("max_eventos", "number, 1 to 4096", "512", "Most events taken together")];
 const SWEEP: &[Described] = &[(
@@ -135,6 +157,12 @@ const EFFECT: &[Described] = &[
         "What single HTTP statuses mean, in place of the rule: `{ \"409\" = \"feito\" }`; `feito`, `recusado`, `agora-nao`, `desconhecido`",
     ),
     ("assinatura_arquivo", "file, secret", "", "Signs every request (Standard Webhooks, HMAC-SHA256)"),
+    (
+        "ca_arquivo",
+        "file",
+        "",
+        "The only authority that is trusted for this provider, PEM; else the public ones",
+    ),
 ];
 
 const ORDERS: &[Described] = &[
@@ -176,10 +204,11 @@ const INBOX: &[Described] = &[(
 )];
 
 /// What each section is for, and its keys.
-const DESCRIBED: [(&str, &str, &[Described]); 11] = [
+const DESCRIBED: [(&str, &str, &[Described]); 13] = [
     ("kafka", "Where events come from.", KAFKA),
     ("postgres", "Where commissions and the ledger are.", POSTGRES),
     ("http", "Metrics, health, administration.", HTTP),
+    ("http_saida", "Where providers may be.", OUTGOING),
     ("lote", "Batches.", BATCH),
     ("varredura", "The sweeper.", SWEEP),
     ("replay", "Replays.", REPLAY),
@@ -188,6 +217,7 @@ const DESCRIBED: [(&str, &str, &[Described]); 11] = [
     ("orders", "The write side of orders.", ORDERS),
     ("outbox", "From the order side's transactions to Kafka.", OUTBOX),
     ("inbox", "Messages handled by the order side.", INBOX),
+    ("retencao", "How long what is kept stays.", RETENTION),
 ];
 
 #[test]
