@@ -8,7 +8,7 @@ STACK := deploy/dev/stack.sh
 # The same feature set for lint and test, so that nothing is compiled twice.
 FEATURES := --features crash-points
 
-.PHONY: help deps up down logs status build demo test test-cdc lint bench bench-live bench-all bench-micro bench-replay bench-orders soak chaos model clean-dev
+.PHONY: help deps up down logs status build demo test test-cdc lint rules fuzz bench bench-live bench-all bench-micro bench-replay bench-orders soak chaos model clean-dev
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,11 @@ lint: deps ## formatting, clippy with warnings denied, shell scripts; licences a
 	@if command -v shellcheck >/dev/null; then shellcheck -x deploy/dev/stack.sh .ci/run; fi
 	@if command -v cargo-deny >/dev/null; then cargo deny --locked check; fi
 
-test: lint up ## everything: lint, unit and integration tests against the real servers
+rules: deps ## alert rules: checked, and each told the story in which it fires
+	promtool check rules deploy/prometheus/alerts.yml
+	promtool test rules deploy/prometheus/tests/*_test.yml
+
+test: lint rules up ## everything: lint, unit and integration tests against the real servers
 	@eval "$$($(STACK) env)"; cargo test --locked --no-fail-fast $(FEATURES)
 
 test-cdc: deps up ## the outbox by Debezium: Kafka Connect from Maven Central on the real servers (needs Java, Maven)
@@ -77,6 +81,9 @@ SEED ?= $(shell date +%s)
 chaos: deps up ## a seeded storm of kills, pauses and cuts: SECONDS=600 SEED=7
 	@eval "$$($(STACK) env)"; REPRISE_CHAOS_SECONDS=$(SECONDS) REPRISE_CHAOS_SEED=$(SEED) \
 		cargo test --locked $(FEATURES) --test integration chaos -- --nocapture
+
+fuzz: deps ## the decoders on mutations of fuzz/corpus: SECONDS=60 for each of three targets, side by side
+	REPRISE_FUZZ_SECONDS=$(SECONDS) cargo test --locked $(FEATURES) --test integration fuzz:: -- --nocapture
 
 model: deps ## the ledger's state machine, explored where it takes millions of states
 	cargo test --release --locked --lib applier::model -- --include-ignored

@@ -28,6 +28,7 @@
 //! | [`orders`] | the write side of orders: events, the fold, commands, the anti-corruption layer |
 //! | [`demo`] | the story of `make demo`: a provider, a morning, an incident |
 //! | [`metrics`], [`health`] | leaves that everyone may tell: counters by name; what is true of this process now |
+//! | [`telemetry`] | traces: spans by OpenTelemetry's conventions, and their way to a collector |
 //! | [`crash`] | named crash points for the fault tests; nothing in a release binary |
 //!
 //! ## The path of one event
@@ -80,5 +81,8 @@ pub mod orders;
 pub mod outbox;
 pub mod pg;
 pub mod projections;
+#[cfg(test)]
+mod reference;
 pub mod run;
 pub mod stream;
+pub mod telemetry;

@@ -24,6 +24,8 @@ mod partitions;
 mod process;
 mod projections;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
 
 use family::{Families, seconds};
@@ -79,6 +81,7 @@ pub mod name {
     pub const OUTBOX_SLOT_LAG: &str = "reprise_outbox_slot_lag_bytes";
     pub const UPTIME: &str = "reprise_processo_segundos";
     pub const RESIDENT: &str = "reprise_processo_memoria_bytes";
+    pub const SPANS: &str = "reprise_rastros_total";
     pub const BUILD: &str = "reprise_versao_info";
 }
 
@@ -157,6 +160,28 @@ impl DatabaseErrorClass {
             Self::Transient => "transitorio",
             Self::Data => "dado",
             Self::Broken => "defeito",
+        }
+    }
+}
+
+/// What became of a span: label `resultado`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanFate {
+    Delivered,
+    /// The queue was full.
+    Dropped,
+    /// The collector did not take it.
+    Failed,
+}
+
+impl SpanFate {
+    pub const ALL: [Self; 3] = [Self::Delivered, Self::Dropped, Self::Failed];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "entregue",
+            Self::Dropped => "descartado",
+            Self::Failed => "falhou",
         }
     }
 }
@@ -241,11 +266,18 @@ pub struct Metrics {
     oldest_transaction: Gauge,
     last_sweep: Gauge,
     archived: IntCounter,
+    spans: [IntCounter; SpanFate::ALL.len()],
     partitions: PartitionSeries,
     replay: ReplaySeries,
     outbox: OutboxSeries,
     projections: ProjectionSeries,
     process: Process,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
 }
 
 /// The series of one effect type.
@@ -277,6 +309,8 @@ impl Metrics {
             families.counters(name::DEAD_LETTERS, "Dead letters by reason", &[label::REASON])?;
         let database_errors =
             families.counters(name::DATABASE_ERRORS, "Errors of Postgres by class", &[label::CLASS])?;
+        let spans =
+            families.counters(name::SPANS, "Spans of traces by what became of them", &[label::RESULT])?;
         families
             .gauges(name::BUILD, "Always 1; the version is the label", &[label::VERSION])?
             .with_label_values(&[env!("CARGO_PKG_VERSION")])
@@ -320,6 +354,7 @@ impl Metrics {
             )?,
             archived: families
                 .counter(name::ARCHIVED, "Records newly kept in the archive by this process")?,
+            spans: SpanFate::ALL.map(|fate| spans.with_label_values(&[fate.as_str()])),
             partitions: PartitionSeries::new(&families)?,
             replay: ReplaySeries::new(&families)?,
             outbox: OutboxSeries::new(&families)?,
@@ -424,10 +459,21 @@ impl Metrics {
         self.last_sweep.set(since.map_or(0.0, |since| since.as_secs_f64()));
     }
 
+    /// `n` spans ended so.
+    pub fn spans(&self, fate: SpanFate, n: usize) {
+        self.spans[fate as usize].inc_by(n as u64);
+    }
+
     /// Progress of every running replay; replaces what was shown before. Where several replays read a partition,
     /// the hindmost position and the sum of what remains are shown: a run's id is no label.
     pub fn replays(&self, readings: &[ReplayReading]) {
         self.replay.show(readings);
+    }
+
+    /// How many effects of this type ended so in this process, whatever the kind of run.
+    pub fn effects_of(&self, id: EffectTypeId, outcome: Outcome) -> u64 {
+        self.effect_series(id)
+            .map_or(0, |series| series.outcomes[outcome as usize].iter().map(IntCounter::get).sum())
     }
 
     /// Takes over the facts of the moment. Partitions that are no longer listed lose their series.

@@ -47,6 +47,24 @@ require_component() {
   rustup component add "$component" >&2
 }
 
+# What the tests of rules and of poolers run beside the servers: Debian starts both as services, which nobody asked for.
+require_test_tools() {
+  local missing=()
+  has promtool && has prometheus || missing+=(prometheus)
+  has pgbouncer || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ] || [ -e /usr/sbin/policy-rc.d ]; then
+    require_packages "${missing[@]}"
+    return
+  fi
+  printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
+  chmod +x /usr/sbin/policy-rc.d
+  local code=0
+  ( require_packages "${missing[@]}" ) || code=$?
+  rm -f /usr/sbin/policy-rc.d
+  [ "$code" -eq 0 ] || exit "$code"
+}
+
 java_major() {
   has java || { echo 0; return; }
   # 'openjdk version "17.0.15" ...'; up to Java 8 it began with "1.".
@@ -92,4 +110,12 @@ require_postgres() {
     require_packages postgresql-15
   fi
   [ -n "$(postgres_bin)" ] || die "no Postgres server of version $POSTGRES_MIN or newer was found after the installation"
+}
+
+# The tests play the console's stories in a real browser.
+require_browser() {
+  local missing=()
+  has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
+  has chromedriver || missing+=(chromium-driver)
+  require_packages "${missing[@]+"${missing[@]}"}"
 }

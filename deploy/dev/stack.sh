@@ -6,7 +6,8 @@
 #   stack.sh status   what runs; exit 1 unless both do
 #   stack.sh logs     follow the logs
 #   stack.sh env      shell lines that point reprise and its tests at these servers: eval "$(deploy/dev/stack.sh env)"
-#   stack.sh deps     install, or name, what the build needs
+#   stack.sh deps     install, or name, what the build and the tests need
+#   stack.sh jars     fetch Kafka's jars where they are missing, print their folder
 #   stack.sh clean    stop both and remove their data
 #
 # Where a Docker daemon answers they are containers (docker-compose.yml, with Prometheus and Grafana); elsewhere plain
@@ -86,7 +87,8 @@ case ${1:-} in
   status) by_mode native_status ps ;;
   logs) by_mode native_logs logs -f --tail 100 ;;
   env) print_env ;;
-  deps) require_build_tools ;;
+  deps) require_build_tools; require_test_tools; require_browser; require_java; require_postgres ;;
+  jars) lock; mkdir -p "$CACHE"; require_java; fetch_kafka; echo "$KAFKA_LIB" ;;
   clean) lock; by_mode native_clean down -v ;;
-  *) sed -n '2,10p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
+  *) sed -n '2,11p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2; exit 2 ;;
 esac

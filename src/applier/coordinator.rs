@@ -30,6 +30,7 @@ use crate::domain::record::DeadLetter;
 use crate::metrics::EventResult;
 use crate::pg::owner;
 use crate::pg::wave::Writer;
+use crate::telemetry::Open;
 
 /// Unsettled events in memory; above it no batch is taken in. At least four times the call slots, so that full
 /// slots never starve for ready effects.
@@ -268,11 +269,14 @@ impl Coordinator {
                     self.lanes.settled(record.lane, record.offset, tally);
                 }
                 Content::Poison { poison, order_id } => {
+                    let context = record.traceparent.as_deref();
+                    let trace = self.road.traces.process(&record.raw, None, context, record.read_at);
                     let event = self.flight.events.insert(Pending {
                         lane: record.lane,
                         offset: record.offset,
                         raw: record.raw,
                         plan: None,
+                        trace,
                         traceparent: record.traceparent,
                         read_at: record.read_at,
                         open: 0,
@@ -286,8 +290,19 @@ impl Coordinator {
         }
         if !planned.is_empty() {
             let store = self.store.clone();
-            self.look_ups.push_back(tokio::task::spawn_local(async move { look(&store, planned).await }));
+            let trace = self.trace_batch(&planned);
+            self.look_ups.push_back(tokio::task::spawn_local(async move {
+                let looked_up = look(&store, planned).await;
+                drop(trace);
+                looked_up
+            }));
         }
+    }
+
+    fn trace_batch(&self, records: &[Planned]) -> Open {
+        let topic = records.first().map_or("", |record| &record.raw.topic);
+        let contexts = records.iter().map(|record| record.traceparent.as_deref());
+        self.road.traces.receive(topic, records.len(), contexts)
     }
 
     /// Posts a dead letter for an event (or for one effect of it); the event stays unsettled until it is stored.
@@ -302,13 +317,17 @@ impl Coordinator {
         let Some(pending) = self.flight.events.get_mut(event) else { return };
         pending.open += 1;
         pending.letters += 1;
+        pending.trace.failed(poison.reason.code());
+        let trace = self.road.traces.send(&pending.trace);
         pending.tally.result = Some(EventResult::DeadLettered);
         let order_id =
             order_id.or_else(|| pending.plan.as_ref().map(|plan| plan.commission.order_id.clone()));
+        let event_id = pending.plan.as_ref().map(|plan| plan.commission.event_id.clone());
         let letter = DeadLetter {
             raw: (*pending.raw).clone(),
             reason: poison.reason,
             message: poison.message,
+            event_id,
             order_id,
             effect_type,
             attempts,
@@ -316,7 +335,7 @@ impl Coordinator {
             first_failed_at: jiff::Timestamp::now(),
         };
         // If the task is gone its end is news of its own, and ends the run.
-        if self.letters.send(Posted { event, letter: Arc::new(letter) }).is_err() {
+        if self.letters.send(Posted { event, letter: Arc::new(letter), trace }).is_err() {
             tracing::error!("the dead-letter task is gone");
         }
     }

@@ -14,6 +14,7 @@ use super::LetterRoute;
 use super::batch::Store;
 use super::intake::{DeadLetter, DeadLetterTopic, PublishError};
 use crate::pg::dead_letter;
+use crate::telemetry::Open;
 
 /// Letters taken together. Bounded by the applier's own limit of unsettled events.
 const TOGETHER: usize = 128;
@@ -24,6 +25,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Posted {
     pub event: usize,
     pub letter: Arc<DeadLetter>,
+    /// Open until the letter is stored.
+    pub trace: Open,
 }
 
 /// Runs until the sender is gone. A fatal producer error is returned: the process must end.
@@ -47,6 +50,7 @@ pub(super) async fn run(
         }
         for posted in batch.drain(..) {
             store.metrics.dead_letter(posted.letter.reason);
+            drop(posted.trace);
             if stored.send(posted.event).is_err() {
                 return Ok(());
             }
@@ -111,10 +115,12 @@ async fn keep_asking<T>(
     }
 }
 
+/// Without the letter's message: it may quote the record or the provider, which have no place in a log. The index
+/// row holds it (`reprise dlq list`).
 fn announce(letter: &DeadLetter) {
     tracing::warn!(
         motivo = letter.reason.code(),
-        mensagem = letter.message,
+        evento.id = letter.event_id,
         efeito = letter.effect_type,
         pedido.id = letter.order_id,
         kafka.topic = &*letter.raw.topic,

@@ -15,6 +15,7 @@ use super::progress::Tally;
 use crate::domain::effect::{EffectRequest, EffectTypeId};
 use crate::domain::plan::Plan;
 use crate::domain::verdict::{Claim, Token};
+use crate::telemetry::Open;
 
 /// An event with something unsettled.
 pub(super) struct Pending {
@@ -23,6 +24,8 @@ pub(super) struct Pending {
     pub raw: Box<RawRecord>,
     pub plan: Option<Arc<Plan>>,
     pub traceparent: Option<String>,
+    /// Open until the record is settled.
+    pub trace: Open,
     pub read_at: Instant,
     /// Effects and dead letters that are not settled yet.
     pub open: usize,

@@ -52,6 +52,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::pg::connect::Database;
 use crate::pg::wave::Target;
+use crate::telemetry::Traces;
 use intake::{Control, DeadLetter, DeadLetterTopic, Delivery, LaneId, PublishError, ResumeAt, Watermarks};
 
 /// Everything the road needs; what differs between live, replay and redrive is only what stands here.
@@ -64,6 +65,7 @@ pub struct Road {
     pub dead_letters: LetterRoute,
     pub health: Health,
     pub metrics: Arc<Metrics>,
+    pub traces: Traces,
     /// Readable name of this process, for evidence.
     pub instance: Arc<str>,
     /// Where lanes may be resumed.

@@ -183,12 +183,15 @@ impl Coordinator {
 
     fn admit(&mut self, record: Planned, state: Option<StateOutcome>) -> usize {
         self.road.health.events_in_flight(1);
+        let (event_id, context) = (&record.plan.commission.event_id, record.traceparent.as_deref());
+        let trace = self.road.traces.process(&record.raw, Some(event_id), context, record.read_at);
         self.flight.events.insert(Pending {
             lane: record.lane,
             offset: record.offset,
             raw: record.raw,
             plan: Some(record.plan),
             traceparent: record.traceparent,
+            trace,
             read_at: record.read_at,
             open: 0,
             letters: 0,

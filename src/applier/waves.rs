@@ -18,12 +18,13 @@ use crate::domain::plan::Policies;
 use crate::domain::poison::{Poison, Reason};
 use crate::domain::verdict::{Claim, Token};
 use crate::gateway::circuit::{Circuit, Permit};
-use crate::gateway::{Answer, Call};
+use crate::gateway::{Answer, Call, Proof};
 use crate::pg::error::StoreError;
 use crate::pg::wave::{
     Destination, Evidence, Move, Reserve, Settle, Target, Wave, WaveDone, Writer, perform,
 };
 use crate::pg::{connect, owner};
+use crate::telemetry::{CallFacts, Done, Open};
 
 /// With fewer calls than this in flight a wave goes at once: latency counts, not its size.
 const FEW_IN_FLIGHT: usize = 16;
@@ -101,6 +102,14 @@ pub(super) struct WaveReport {
     result: Result<WaveDone, StoreError>,
     begun: Instant,
     took: Duration,
+    trace: Open,
+}
+
+/// What a wave reserved: the effects, when it asked by our clock (no lease began earlier), and its span.
+struct Reserved<'a> {
+    at: &'a [usize],
+    asked: Instant,
+    trace: &'a Open,
 }
 
 struct EffectType {
@@ -291,11 +300,21 @@ impl Coordinator {
         }
         let (store, writer) = (self.store.clone(), self.writer.clone());
         let connection = self.session.connection.take();
+        let trace = self.trace_wave(&finished, &reserved);
         self.wave = Some(tokio::task::spawn_local(async move {
             let begun = Instant::now();
             let (connection, result) = carry_out(&store, connection, &writer, &wave).await;
-            WaveReport { wave, finished, reserved, connection, result, begun, took: begun.elapsed() }
+            let took = begun.elapsed();
+            WaveReport { wave, finished, reserved, connection, result, begun, took, trace }
         }));
+    }
+
+    fn trace_wave(&self, finished: &[Finished], reserved: &[usize]) -> Open {
+        let members = reserved.iter().copied().chain(finished.iter().map(|done| done.effect));
+        let events = members.filter_map(|at| self.flight.events.get(self.flight.effects[at].event));
+        let mut trace = self.road.traces.wave(events.map(|event| &event.trace));
+        trace.wrote(finished.len(), reserved.len());
+        trace
     }
 
     fn target(&self, at: usize) -> Target {
@@ -308,7 +327,7 @@ impl Coordinator {
     }
 
     /// A wave came back: what it wrote is true now, what it did not write is looked at again.
-    pub(super) fn on_wave(&mut self, report: WaveReport) {
+    pub(super) fn on_wave(&mut self, mut report: WaveReport) {
         self.session.connection = report.connection;
         self.session.used = Some(Instant::now());
         match report.result {
@@ -320,9 +339,11 @@ impl Coordinator {
                 self.road.health.database(Ok::<(), StoreError>(()));
                 crate::crash::point("after_wave");
                 self.book_finished(report.finished, &done);
-                self.book_reserved(&report.wave, &report.reserved, done, report.begun);
+                let reserved = Reserved { at: &report.reserved, asked: report.begun, trace: &report.trace };
+                self.book_reserved(&report.wave, &reserved, done);
             }
             Err(error) => {
+                report.trace.failed(error.class());
                 self.store.failed("wave", error);
                 self.session.failures += 1;
                 let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.session.failures.min(6));
@@ -462,7 +483,8 @@ impl Coordinator {
         !self.is_draining() && event.is_some_and(|event| self.lanes.is_open(event.lane))
     }
 
-    fn book_reserved(&mut self, wave: &Wave, reserved: &[usize], done: WaveDone, begun: Instant) {
+    fn book_reserved(&mut self, wave: &Wave, wanted: &Reserved<'_>, done: WaveDone) {
+        let reserved = wanted.at;
         for claimed in done.claimed {
             let effect = &mut self.flight.effects[reserved[claimed.index]];
             effect.attempts = claimed.attempts;
@@ -482,7 +504,7 @@ impl Coordinator {
                 self.look_again(at);
             } else {
                 members += 1;
-                self.begin_call(at, wave.token, &wave.reserve[index], begun);
+                self.begin_call(at, wave.token, &wave.reserve[index], wanted);
             }
         }
         if members > 0 {
@@ -493,8 +515,7 @@ impl Coordinator {
     }
 
     /// The reservation is durable: call, unless nothing may be begun any more.
-    /// `asked`: when, by our clock; its lease cannot have begun earlier.
-    fn begin_call(&mut self, at: usize, token: Token, reserve: &Reserve, asked: Instant) {
+    fn begin_call(&mut self, at: usize, token: Token, reserve: &Reserve, wave: &Reserved<'_>) {
         let wanted = self.is_wanted(at);
         let held = !self.may_begin();
         let effect = &mut self.flight.effects[at];
@@ -509,19 +530,30 @@ impl Coordinator {
             return;
         }
         effect.stage = Stage::Calling;
-        let traceparent = self.flight.events.get(effect.event).and_then(|event| event.traceparent.clone());
         let request = effect.request();
+        let event = self.flight.events.get(effect.event);
+        let facts = CallFacts {
+            effect: &self.road.policies.get(id).name,
+            key: &request.key,
+            attempt: effect.attempts,
+        };
+        let mut trace =
+            event.map_or_else(Open::default, |event| self.road.traces.call(&event.trace, wave.trace, facts));
+        let traceparent = trace.traceparent().or_else(|| event.and_then(|event| event.traceparent.clone()));
         let body = effect
             .stored_body
             .as_deref()
             .and_then(|stored| crate::domain::effect::body_from_stored(stored).ok());
         let body = body.unwrap_or_else(|| request.body.clone());
-        let lease_ends = asked + reserve.lease;
+        let lease_ends = wave.asked + reserve.lease;
         let call = Call { effect_type: id, key: request.key.clone(), body, lease_ends, traceparent };
         let gateway = Arc::clone(&self.road.gateway);
         self.calls.spawn(async move {
             crate::crash::point("before_call");
             let answer = gateway.call(call).await;
+            let done = if matches!(answer.proof, Proof::Done { .. }) { Done::Yes } else { Done::No };
+            trace.answered(answer.proof.as_str(), answer.evidence.status, done);
+            drop(trace);
             crate::crash::point("after_call");
             Called { effect: at, token, answer }
         });

@@ -6,5 +6,5 @@ use super::live::Args;
 use crate::run;
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    Ok(run::relay::all(&context.config()?, args.into()).await?)
+    Ok(run::relay::all(&context.config()?, args.options(context)).await?)
 }

@@ -44,6 +44,11 @@ impl Context {
         Ok(Self { config_path: global.config, output: Output::new(global.output) })
     }
 
+    /// The file that was named on the command line: commands that this process starts are given it, too.
+    pub fn config_file(&self) -> Option<PathBuf> {
+        self.config_path.clone()
+    }
+
     /// The configuration, its warnings logged; with problems, a usage failure that tells them all.
     pub fn config(&self) -> Result<Config, Failure> {
         let (config, warnings) = self.read_config()?;

@@ -1,10 +1,7 @@
 //! `dlq`: dead letters, and handling them again.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use clap::{ArgGroup, Subcommand};
 use jiff::Timestamp;
-use serde::Serialize;
 
 use super::Context;
 use super::args::instant;
@@ -15,8 +12,9 @@ use super::progress::Progress;
 use crate::config::Config;
 use crate::domain::poison::Reason;
 use crate::pg::connect::Database;
-use crate::pg::letters::{self, Selection, StoredLetter};
+use crate::pg::letters::{self, Selection};
 use crate::run::redrive::{self, Redriven};
+use crate::run::told::{ListedLetter, ShownLetter};
 
 #[derive(Debug, Subcommand)]
 pub enum Args {
@@ -73,67 +71,14 @@ pub struct RedriveArgs {
 /// Rows of one listing.
 const LIST_MAX: i64 = 1000;
 
-/// One dead letter, for listings.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Listed {
-    id: i64,
-    motivo: String,
-    mensagem: String,
-    topico: String,
-    particao: i32,
-    offset: i64,
-    pedido_id: Option<String>,
-    efeito: Option<String>,
-    rodadas: i32,
-    situacao: String,
-    criado_em: String,
-}
-
-impl Row for Listed {
+impl Row for ListedLetter {
     const COLUMNS: &'static [&'static str] = &[
         "id", "motivo", "efeito", "pedidoId", "particao", "offset", "rodadas", "situacao", "criadoEm",
         "mensagem",
     ];
 }
 
-impl From<&StoredLetter> for Listed {
-    fn from(letter: &StoredLetter) -> Self {
-        Self {
-            id: letter.id,
-            motivo: letter.reason.clone(),
-            mensagem: letter.message.clone(),
-            topico: letter.raw.topic.to_string(),
-            particao: letter.raw.partition,
-            offset: letter.raw.offset,
-            pedido_id: letter.order_id.clone(),
-            efeito: letter.effect_type.clone(),
-            rodadas: letter.rounds,
-            situacao: letter.situation.clone(),
-            criado_em: letter.created_at.clone(),
-        }
-    }
-}
-
-/// One dead letter with its record.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Shown {
-    #[serde(flatten)]
-    listed: Listed,
-    execucao_id: String,
-    tentativas: i32,
-    primeira_falha_em: String,
-    timestamp_ms: Option<i64>,
-    chave: Option<String>,
-    valor: Option<String>,
-    tamanho: i64,
-    sha256: String,
-    truncado: bool,
-    cabecalhos: Vec<(String, Option<String>)>,
-}
-
-impl Row for Shown {
+impl Row for ShownLetter {
     const COLUMNS: &'static [&'static str] = &[
         "id",
         "situacao",
@@ -168,14 +113,14 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args {
         Args::List(filter) => list(&config, &filter, context).await,
         Args::Show(args) => show(&config, args.id, context).await,
-        Args::Redrive(args) => redrive(&config, &args, context).await,
+        Args::Redrive(args) => Box::pin(redrive(&config, &args, context)).await,
     }
 }
 
 async fn list(config: &Config, filter: &Filter, context: &Context) -> Result<(), Failure> {
     let database = database(config)?;
     let found = letters::newest(database.pool(), &selection(filter), LIST_MAX).await?;
-    let rows: Vec<Listed> = found.iter().map(Listed::from).collect();
+    let rows: Vec<ListedLetter> = found.iter().map(ListedLetter::from).collect();
     context.output.rows(&rows)?;
     if i64::try_from(rows.len()) == Ok(LIST_MAX) {
         tracing::warn!(
@@ -193,29 +138,7 @@ async fn show(config: &Config, id: i64, context: &Context) -> Result<(), Failure
             "there is no dead letter {id}; `reprise dlq list` shows them"
         )));
     };
-    context.output.one(&Shown {
-        listed: Listed::from(letter),
-        execucao_id: letter.run_id.clone(),
-        tentativas: letter.attempts,
-        primeira_falha_em: letter.first_failed_at.clone(),
-        timestamp_ms: letter.raw.timestamp_ms,
-        chave: letter.raw.key.as_deref().map(readable),
-        valor: letter.raw.value.as_deref().map(readable),
-        tamanho: letter.size,
-        sha256: letter.sha256.clone(),
-        truncado: letter.is_cut(),
-        cabecalhos: letter
-            .raw
-            .headers
-            .iter()
-            .map(|(name, value)| (name.clone(), value.as_deref().map(readable)))
-            .collect(),
-    })
-}
-
-/// Text as it is; other bytes as `base64:...`.
-fn readable(bytes: &[u8]) -> String {
-    std::str::from_utf8(bytes).map_or_else(|_| format!("base64:{}", STANDARD.encode(bytes)), str::to_owned)
+    context.output.one(&ShownLetter::from(letter))
 }
 
 async fn redrive(config: &Config, args: &RedriveArgs, context: &Context) -> Result<(), Failure> {
@@ -236,7 +159,9 @@ async fn redrive(config: &Config, args: &RedriveArgs, context: &Context) -> Resu
         ))?;
     }
     let mut progress = Progress::new("redrive", "dead letters", u64::try_from(count).unwrap_or(0), 0);
-    let done = redrive::run(config, &wanted, |done| progress.show(done.aplicadas + done.devolvidas)).await?;
+    let redriven = redrive::run(config, &wanted, |done| progress.show(done.aplicadas + done.devolvidas));
+    // Large, and only once.
+    let done = Box::pin(redriven).await?;
     progress.end();
     context.output.one(&done)?;
     match (done.devolvidas, done.pendentes) {

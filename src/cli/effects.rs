@@ -22,9 +22,6 @@ use crate::run::parts::Parts;
 
 /// Effects in one listing; more are cut, with a word about it.
 const LIST_MAX: usize = 1_000;
-/// Letters of a name, and of a reason: they stand in every listing of decisions for good.
-const NAME_MAX: usize = 200;
-const REASON_MAX: usize = 2_000;
 
 #[derive(Debug, Subcommand)]
 pub enum Args {
@@ -65,10 +62,10 @@ pub struct ResolveArgs {
     #[arg(long = "as", value_name = "concluido|nao-enviado|descartado", value_parser = decision)]
     pub decision: Decision,
     /// Who decides
-    #[arg(long, value_name = "NAME", value_parser = name)]
+    #[arg(long, value_name = "NAME", value_parser = review::name)]
     pub by: String,
     /// Why
-    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    #[arg(long, value_name = "TEXT", value_parser = review::reason)]
     pub reason: String,
     /// With nao-enviado: send it now and report the answer, instead of leaving it to the sweeper
     #[arg(long)]
@@ -83,30 +80,6 @@ fn state(text: &str) -> Result<EffectState, String> {
 fn decision(text: &str) -> Result<Decision, String> {
     Decision::parse(text)
         .ok_or_else(|| format!("use one of: {}", Decision::ALL.map(Decision::as_str).join(", ")))
-}
-
-fn name(text: &str) -> Result<String, String> {
-    bounded(text, NAME_MAX)
-}
-
-fn reason(text: &str) -> Result<String, String> {
-    bounded(text, REASON_MAX)
-}
-
-/// What is kept for good says something, is not endless, and can be stored.
-fn bounded(text: &str, letters_max: usize) -> Result<String, String> {
-    let text = text.trim();
-    if text.is_empty() {
-        return Err("is empty; say something".to_owned());
-    }
-    if text.contains('\0') {
-        return Err("holds a NUL character; leave it out".to_owned());
-    }
-    let letters = text.chars().count();
-    if letters > letters_max {
-        return Err(format!("has {letters} letters; use at most {letters_max}"));
-    }
-    Ok(text.to_owned())
 }
 
 impl Row for Summary {
@@ -196,20 +169,8 @@ fn ruling(args: &ResolveArgs) -> NewRuling<'_> {
     NewRuling { key: &args.key, decision: args.decision, by: &args.by, reason: &args.reason }
 }
 
-/// The effect is not uncertain: how it stands, and whose decision that is.
 fn lost(dossier: &Dossier) -> Failure {
-    let Summary { key, state, .. } = &dossier.summary;
-    let how = match EffectState::parse(state) {
-        Some(EffectState::Done) => "it is settled, and what is settled is not sent or decided again",
-        Some(EffectState::Reserved) => "it is being called or waits for its next attempt",
-        // It was decided, sent and became uncertain again between our two looks.
-        Some(EffectState::Uncertain) | None => "somebody else was faster; look again",
-    };
-    let whose = dossier.rulings.last().map_or_else(
-        || "nobody decided about it".to_owned(),
-        |last| format!("{} decided {} at {}: {}", last.by, last.decision, last.at, last.reason),
-    );
-    Failure::NotFound(format!("nothing was changed: {key} is {state} ({how}); {whose}"))
+    Failure::NotFound(dossier.why_not_decided())
 }
 
 /// Decides and reserves in one, calls, and reports the answer.
@@ -301,13 +262,6 @@ mod tests {
         ] {
             assert_eq!(parse(line).expect_err("refused").exit_code(), 2, "{line}");
         }
-    }
-
-    #[test]
-    fn what_is_kept_for_good_is_bounded_and_storable() {
-        assert_eq!(bounded("  ana ", 3).as_deref(), Ok("ana"));
-        assert_eq!(bounded("anna", 3), Err("has 4 letters; use at most 3".to_owned()));
-        assert!(bounded(" ", 3).is_err() && bounded("a\0b", 9).is_err());
     }
 
     #[test]

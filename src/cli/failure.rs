@@ -77,7 +77,8 @@ impl From<ConfigErrors> for Failure {
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
-            RunError::Configuration(_) | RunError::Schema(SchemaError::Behind { .. }) => {
+            RunError::Configuration(_)
+            | RunError::Schema(SchemaError::Behind { .. } | SchemaError::Pooled(_)) => {
                 Self::Usage(error.to_string())
             }
             error => Self::failed(error),

@@ -18,11 +18,11 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    Ok(run::live(&context.config()?, args.into()).await?)
+    Ok(run::live(&context.config()?, args.options(context)).await?)
 }
 
-impl From<Args> for LiveOptions {
-    fn from(args: Args) -> Self {
-        Self { migrate: args.migrate, grace: args.grace }
+impl Args {
+    pub fn options(self, context: &Context) -> LiveOptions {
+        LiveOptions { migrate: self.migrate, grace: self.grace, config_file: context.config_file() }
     }
 }

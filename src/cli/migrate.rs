@@ -13,6 +13,7 @@ pub async fn run(context: &Context) -> Result<(), Failure> {
         SchemaError::Store(error) => {
             Failure::failed(format!("{error}; check that Postgres runs and that postgres.url is right"))
         }
+        error @ SchemaError::Pooled(_) => Failure::Usage(error.to_string()),
         error => Failure::failed(error),
     })?;
     match applied {

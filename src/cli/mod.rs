@@ -11,7 +11,9 @@ pub mod all;
 pub mod archive;
 pub mod args;
 pub mod ask;
+pub mod completions;
 pub mod config;
+pub mod console;
 pub mod context;
 pub mod demo;
 pub mod dlq;
@@ -20,14 +22,18 @@ pub mod effects;
 pub mod failure;
 pub mod live;
 pub mod logging;
+pub mod manpage;
 pub mod migrate;
 pub mod orders;
 pub mod output;
 pub mod progress;
 pub mod projections;
+#[cfg(test)]
+mod reference;
 pub mod relay;
 pub mod replay;
 pub mod replay_diff;
+pub mod retention;
 pub mod sweep;
 
 use std::ffi::OsString;
@@ -77,14 +83,27 @@ enum Command {
     Replay(replay::Args),
     /// Keep every record beyond the topic's retention
     Archive(archive::Args),
+    /// Take away what is older than its retention
+    Retention(retention::Args),
     /// Dead letters: list, show, redrive
     #[command(subcommand)]
     Dlq(dlq::Args),
+    /// Serve the web console alone, beside whatever runs
+    Console(console::Args),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Args),
     /// Check everything the service needs: Kafka, Postgres, providers, files
     Doctor(doctor::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+    /// Print the manual page, or write the pages of all commands into a directory
+    Manpage(manpage::Args),
+}
+
+/// The command line as it is defined, for what is made from it.
+fn definition() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
 }
 
 /// Runs the command in `argv` and says how it ended.
@@ -132,9 +151,13 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(args, context).await,
         Command::Replay(args) => replay::run(args, context).await,
         Command::Archive(args) => archive::run(args, context).await,
+        Command::Retention(args) => retention::run(args, context).await,
         Command::Dlq(args) => dlq::run(args, context).await,
+        Command::Console(args) => console::run(args, context).await,
         Command::Config(args) => config::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
+        Command::Completions(args) => completions::run(&args, &mut definition()),
+        Command::Manpage(args) => manpage::run(&args, definition()),
     }
 }
 

@@ -125,7 +125,7 @@ impl From<DeskError> for Failure {
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args {
-        Args::Serve(args) => Ok(run::orders::api(&context.config()?, args.into()).await?),
+        Args::Serve(args) => Ok(run::orders::api(&context.config()?, args.options(context)).await?),
         Args::Show(args) => show(&args, context).await,
         Args::History(args) => history(&args, context).await,
         Args::MigrateStreams(args) => migrate(&args, context).await,

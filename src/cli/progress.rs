@@ -3,7 +3,8 @@
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use jiff::Timestamp;
 
 /// Between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -40,8 +41,19 @@ impl Progress {
         self.said = Instant::now();
         let pace = Pace::of(done.saturating_sub(self.before), self.since.elapsed());
         let remaining = self.total.saturating_sub(done);
-        let left = pace.left(remaining).map(|left| humantime::format_duration(left).to_string());
-        tracing::info!(id = self.id, done, remaining, per_second = pace.per_second, left, "{}", self.what);
+        let left = pace.left(remaining);
+        let ends = left.map(|left| expected_end(Timestamp::now(), left));
+        let left = left.map(|left| humantime::format_duration(left).to_string());
+        tracing::info!(
+            id = self.id,
+            done,
+            remaining,
+            per_second = pace.per_second,
+            left,
+            ends,
+            "{}",
+            self.what
+        );
     }
 
     pub fn end(&self) {
@@ -52,10 +64,31 @@ impl Progress {
 /// A bar on a terminal; elsewhere nothing is drawn.
 fn progress_bar(total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len}  {per_sec}, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let style = ProgressStyle::with_template(
+        "{bar:30} {pos}/{len}  {per_sec}, {remaining} to go, {eta} left, ends {ends}",
+    );
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style.with_key("remaining", remaining).with_key("ends", ends));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// Indicatif's own writing has no result to give back: a terminal that takes nothing shows nothing.
+fn remaining(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    let left = state.len().unwrap_or(0).saturating_sub(state.pos());
+    write!(out, "{left}").unwrap_or_default();
+}
+
+fn ends(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    let foretold = state.per_sec() > 0.0;
+    let end = if foretold { expected_end(Timestamp::now(), state.eta()) } else { "?".to_owned() };
+    out.write_str(&end).unwrap_or_default();
+}
+
+/// To the second, in UTC; a wait beyond the calendar has no end.
+fn expected_end(now: Timestamp, left: Duration) -> String {
+    now.checked_add(left)
+        .map_or_else(|_| "?".to_owned(), |end| end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 /// Events a second, rounded down.
@@ -86,6 +119,13 @@ mod tests {
         let pace = Pace::of(3000, Duration::from_millis(1500));
         assert_eq!((pace.per_second, pace.left(4001)), (2000, Some(Duration::from_secs(3))));
         assert_eq!(pace.left(0), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_expected_end_is_an_instant_to_the_second() {
+        let now = "2026-10-14T03:00:00.9Z".parse().expect("an instant");
+        assert_eq!(expected_end(now, Duration::from_secs(3661)), "2026-10-14T04:01:01Z");
+        assert_eq!(expected_end(now, Duration::MAX), "?");
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl From<SteerError> for Failure {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let one = match args {
         Args::Run(args) => {
-            return Ok(run::projections::projections(&context.config()?, args.into()).await?);
+            return Ok(run::projections::projections(&context.config()?, args.options(context)).await?);
         }
         Args::List => {
             let mut connection = database(context).await?.plain().await.map_err(Failure::failed)?;

@@ -1,5 +1,6 @@
 //! `replay`: rewind by timestamp. Plan, dry run, run, watch, pause, cancel, compare.
 
+mod not_yet;
 mod request;
 mod told;
 
@@ -14,11 +15,11 @@ use super::progress::Progress;
 use super::replay_diff::{self, DiffArgs};
 use crate::applier::intake::ResumeAt;
 use crate::pg::connect::Database;
-use crate::pg::replay::{self, PartitionProgress, StoredRun};
+use crate::pg::replay::{self, Change, PartitionProgress, StoredRun};
 use crate::run::dry_run::{self, DryRunPlan, Range};
 use crate::run::replay::{ReplayEnd, ReplayPlan};
+use crate::run::told::{ListedRun, Told};
 use request::{Request, database, same};
-use told::{Listed, Told};
 
 pub use request::RunArgs;
 
@@ -57,11 +58,9 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Args::Run(args) if args.dry_run => compare(&args, context).await,
         Args::Run(args) => execute(&args, context).await,
         Args::Status(which) => status(&which, context).await,
-        Args::Pause(which) => change(&which, context, &["planejado", "executando"], "pausado").await,
-        Args::Resume(which) => change(&which, context, &["pausado"], "executando").await,
-        Args::Cancel(which) => {
-            change(&which, context, &["planejado", "executando", "pausado", "falhou"], "cancelado").await
-        }
+        Args::Pause(which) => change(&which, context, Change::Pause).await,
+        Args::Resume(which) => change(&which, context, Change::Resume).await,
+        Args::Cancel(which) => change(&which, context, Change::Cancel).await,
         Args::List => list(context).await,
         Args::Diff(args) => replay_diff::run(args, context).await,
     }
@@ -233,13 +232,14 @@ async fn status(which: &WhichArgs, context: &Context) -> Result<(), Failure> {
     context.output.one(&Told::from(&find(&database, which).await?))
 }
 
-async fn change(which: &WhichArgs, context: &Context, from: &[&str], to: &str) -> Result<(), Failure> {
+async fn change(which: &WhichArgs, context: &Context, change: Change) -> Result<(), Failure> {
     let database = database(&context.config()?)?;
     let run = find(&database, which).await?;
+    let to = change.to();
     if run.situation == to {
         return context.output.note(&format!("{} is {to} already", run.id));
     }
-    if !replay::transition(database.pool(), &run.id, run.dry_run, from, to).await? {
+    if !replay::transition(database.pool(), &run.id, run.dry_run, change.from(), to).await? {
         return Err(Failure::NotFound(format!("{} is {} and cannot become {to}", run.id, run.situation)));
     }
     context.output.note(&format!("{} is {to}", run.id))
@@ -250,16 +250,7 @@ async fn list(context: &Context) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for (id, dry_run) in replay::list(database.pool()).await? {
         if let Some(run) = replay::load(database.pool(), &id, dry_run).await? {
-            rows.push(Listed {
-                restante: run.partitions.iter().map(|p| (p.end - p.at).max(0)).sum(),
-                id: run.id,
-                simular: run.dry_run,
-                situacao: run.situation,
-                de: run.asked.from.to_string(),
-                ate: run.asked.to.map(|to| to.to_string()),
-                pedido_por: run.by,
-                criado_em: run.created_at,
-            });
+            rows.push(ListedRun::from(&run));
         }
     }
     context.output.rows(&rows)

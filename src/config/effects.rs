@@ -10,7 +10,7 @@ use url::Url;
 use super::problem::nearest;
 use super::reader::{Reader, Section, allowed_words, kind, shown};
 use super::schema::{ANSWERS, EFFECT_KEYS, EFFECTS};
-use super::{Answer, DAY, Effect, HOUR, MILLISECOND};
+use super::{Answer, Authorities, DAY, Effect, HOUR, MILLISECOND};
 use crate::domain::effect::{EffectPolicy, Mode, OnFailure};
 
 /// How much longer than the call its reservation must live: time to write the outcome while it is still ours.
@@ -69,7 +69,8 @@ fn effect<'a>(reader: &mut Reader<'a>, name: &str, value: &'a Value) -> Option<E
     check_lease(&mut section, deadline, policy.as_ref().map(|policy| policy.lease));
     let answers = answers(&mut section);
     let signature_secret = section.secret(None, "assinatura_arquivo");
-    Some(Effect { policy: policy?, url: url?, deadline: deadline?, answers, signature_secret })
+    let authorities = authorities(&mut section);
+    Some(Effect { policy: policy?, url: url?, deadline: deadline?, answers, signature_secret, authorities })
 }
 
 fn policy(section: &mut Section<'_, '_>, name: &str) -> Option<EffectPolicy> {
@@ -129,6 +130,19 @@ fn check_lease(section: &mut Section<'_, '_>, deadline: Option<Duration>, lease:
         let enough = humantime::format_duration(deadline + LEASE_MARGIN);
         section.reject("reserva", what, format!("use at least {enough}, or shorten prazo"));
     }
+}
+
+/// Whether each certificate can be used is seen when the provider is set up.
+fn authorities(section: &mut Section<'_, '_>) -> Option<Authorities> {
+    let (path, pem) = section.file("ca_arquivo")?;
+    if !pem.contains("-----BEGIN CERTIFICATE-----") {
+        section.reject(
+            "ca_arquivo",
+            "holds no certificate",
+            "name a PEM file with the authority's certificate",
+        );
+    }
+    Some(Authorities { path, pem })
 }
 
 /// What is wrong with the address of a provider, and the remedy.

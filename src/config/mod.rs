@@ -14,28 +14,37 @@
 mod effects;
 mod layers;
 mod orders;
+mod outgoing;
 mod problem;
 mod properties;
 mod reader;
+#[cfg(test)]
+mod reference;
+mod retention;
 mod schema;
 mod secret;
 mod sections;
 mod show;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use effects::LEASE_MARGIN;
 pub use orders::{Format, Inbox, Orders, Outbox, Projections, Publisher};
+pub use outgoing::AllowedHost;
 pub use problem::{ConfigErrors, Problem, Source, Warning};
+pub use retention::Retention;
 pub use secret::{REDACTED, Secret, redacted_url};
 pub use sections::REPLAY_GROUP_PREFIX;
 pub use show::Setting;
+
+pub use telemetry::{Telemetry, TraceProtocol};
 
 use layers::Layers;
 use reader::Reader;
@@ -60,10 +69,14 @@ pub struct Config {
     pub sweep: Sweep,
     pub replay: Replay,
     pub archive: Archive,
+    pub telemetry: Telemetry,
     pub orders: Orders,
     pub outbox: Outbox,
     pub inbox: Inbox,
     pub projections: Projections,
+    pub retention: Retention,
+    /// `http_saida.permitidos`: where providers may be; `None`: anywhere.
+    pub allowed_hosts: Option<Vec<AllowedHost>>,
     /// In the order of the file: the position is the effect's id.
     pub effects: Vec<Effect>,
     /// Path of every key that was set, with where; for `config show`.
@@ -132,6 +145,8 @@ pub struct Http {
     pub address: SocketAddr,
     /// Always there when `address` is not a loopback address.
     pub token: Option<Secret>,
+    /// `atras_de_proxy`: something before this process ends TLS, so that the token travels encrypted.
+    pub behind_proxy: bool,
 }
 
 /// `[lote]`
@@ -174,6 +189,15 @@ pub struct Effect {
     pub answers: BTreeMap<u16, Answer>,
     /// `assinatura_arquivo`: signs every request (Standard Webhooks).
     pub signature_secret: Option<Secret>,
+    /// `ca_arquivo`: the authorities that may vouch for this provider, in place of the public ones.
+    pub authorities: Option<Authorities>,
+}
+
+/// Certificates in PEM, and the file they were read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authorities {
+    pub path: PathBuf,
+    pub pem: String,
 }
 
 /// What the answer of a provider is said to mean.
@@ -245,11 +269,15 @@ impl Config {
         let live_group = kafka.as_ref().map_or("", |kafka| &kafka.group);
         let archive = sections::archive(&mut reader, live_group);
         let replay = sections::replay(&mut reader, postgres.as_ref().map_or(0, |pg| pg.max_connections));
+        let telemetry = telemetry::read(&mut reader);
         let orders = orders::orders(&mut reader, kafka.as_ref());
         let outbox = orders::outbox(&mut reader);
         let inbox = orders::inbox(&mut reader);
         let projections = orders::projections(&mut reader);
+        let retention = retention::read(&mut reader);
+        let allowed_hosts = outgoing::read(&mut reader);
         let effects = effects::read(&mut reader);
+        outgoing::check(&mut reader, allowed_hosts.as_deref(), &effects);
         let Reader { problems, warnings, .. } = reader;
         match (kafka, postgres, sweep, outbox, inbox.zip(projections)) {
             (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some((inbox, projections)))
@@ -264,10 +292,13 @@ impl Config {
                     sweep,
                     replay,
                     archive,
+                    telemetry,
                     orders,
                     outbox,
                     inbox,
                     projections,
+                    retention,
+                    allowed_hosts,
                     effects,
                     origins,
                 };

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::{Table, Value};
@@ -130,6 +130,23 @@ impl<'a> Section<'_, 'a> {
         fitting
     }
 
+    /// A share from 0 to 1.
+    pub fn share(&mut self, key: &str) -> Option<f64> {
+        let value = self.get(key)?;
+        let number = match value {
+            Value::Float(number) => Some(*number),
+            Value::Integer(0) => Some(0.0),
+            Value::Integer(1) => Some(1.0),
+            Value::String(text) if self.is_from_variable(key) => text.trim().parse().ok(),
+            _ => None,
+        };
+        let fitting = number.filter(|share| (0.0..=1.0).contains(share));
+        if fitting.is_none() {
+            self.reject(key, format!("{} cannot be used", shown(value)), "give a share from 0.0 to 1.0");
+        }
+        fitting
+    }
+
     /// A duration in `allowed`; `None` only if it was refused.
     pub fn duration(
         &mut self,
@@ -147,6 +164,51 @@ impl<'a> Section<'_, 'a> {
             self.reject(key, format!("{} cannot be used", shown(value)), remedy);
         }
         fitting
+    }
+
+    /// True or false; false where nothing is said.
+    pub fn flag(&mut self, key: &str) -> bool {
+        let Some(value) = self.get(key) else { return false };
+        let said = match value {
+            Value::Boolean(said) => Some(*said),
+            // The environment has only texts; in the file a quoted word is a mistake.
+            Value::String(text) if self.is_from_variable(key) => text.trim().parse().ok(),
+            _ => None,
+        };
+        said.unwrap_or_else(|| {
+            self.reject(
+                key,
+                format!("{} is neither true nor false", shown(value)),
+                "write true or false, unquoted",
+            );
+            false
+        })
+    }
+
+    /// Texts: a list, or one text with commas (the environment has no lists).
+    pub fn texts(&mut self, key: &str) -> Option<Vec<String>> {
+        let value = self.get(key)?;
+        let list: Option<Vec<String>> = match value {
+            Value::Array(items) => items.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
+            Value::String(text) => Some(text.split(',').map(str::to_owned).collect()),
+            _ => None,
+        };
+        if list.is_none() {
+            self.reject(key, format!("{} is not a list of texts", kind(value)), "write [\"one\", \"two\"]");
+        }
+        Some(list?.into_iter().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).collect())
+    }
+
+    /// The text of a file that is no secret.
+    pub fn file(&mut self, key: &str) -> Option<(PathBuf, String)> {
+        let path = PathBuf::from(self.text(key)?);
+        match read_secret(&path) {
+            Ok(text) => Some((path, text)),
+            Err(what) => {
+                self.reject(key, what, "name a readable file");
+                None
+            }
+        }
     }
 
     /// One of a few words.

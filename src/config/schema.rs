@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 11] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 14] = [
     (
         "kafka",
         &[
@@ -18,15 +18,18 @@ pub(super) const SECTIONS: [(&str, &[&str]); 11] = [
         ],
     ),
     ("postgres", &["url", "url_arquivo", "max_conexoes"]),
-    ("http", &["endereco", "token_arquivo"]),
+    ("http", &["endereco", "token_arquivo", "atras_de_proxy"]),
+    ("http_saida", &["permitidos"]),
     ("lote", &["max_eventos"]),
     ("varredura", &["intervalo"]),
     ("replay", &["concorrencia", "max_conexoes"]),
     ("arquivo", &["grupo"]),
+    ("telemetria", &["endpoint", "protocolo", "amostra", "cabecalhos_arquivo", "nome_servico"]),
     ("orders", &["topic", "dlq_topic", "format", "registry_url", "snapshot_every", "courier_assigned_v1"]),
     ("outbox", &["publisher", "workers", "poll_interval", "batch", "max_attempts", "retention"]),
     ("inbox", &["retention"]),
     ("projections", &["batch", "poll_interval"]),
+    ("retencao", &["livro", "evidencia", "arquivo"]),
 ];
 
 /// The section of effect types, each a table of [`EFFECT_KEYS`].
@@ -38,7 +41,7 @@ pub(super) const PROPERTIES: &str = "propriedades";
 /// Inside an effect: HTTP statuses, whose meaning is overridden.
 pub(super) const ANSWERS: &str = "respostas";
 
-pub(super) const EFFECT_KEYS: [&str; 16] = [
+pub(super) const EFFECT_KEYS: [&str; 17] = [
     "url",
     "modo",
     "ao_falhar",
@@ -55,6 +58,7 @@ pub(super) const EFFECT_KEYS: [&str; 16] = [
     "vigente_desde",
     ANSWERS,
     "assinatura_arquivo",
+    "ca_arquivo",
 ];
 
 /// A key ending in this names a file that holds the secret; its variable may end in `_FILE` too.

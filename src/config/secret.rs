@@ -6,7 +6,8 @@ use std::fmt;
 pub const REDACTED: &str = "***";
 
 /// Query parameters of an address that say nothing secret.
-const HARMLESS_PARAMETERS: [&str; 5] = ["sslmode", "host", "port", "dbname", "application_name"];
+const HARMLESS_PARAMETERS: [&str; 6] =
+    ["sslmode", "sslrootcert", "host", "port", "dbname", "application_name"];
 
 /// A secret. It has no `Display`, and its `Debug` is redacted; only [`Secret::expose`] gives the text.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -142,7 +142,14 @@ pub(super) fn http(reader: &mut Reader<'_>) -> Http {
         let what = format!("{address} can be reached from other machines, and no token guards business data");
         section.reject("endereco", what, "set http.token_arquivo, or listen on 127.0.0.1");
     }
-    Http { address, token }
+    let behind_proxy = section.flag("atras_de_proxy");
+    if !address.ip().is_loopback() && token_given && !behind_proxy {
+        let what = format!("{address} is served without encryption: the token can be read on the way");
+        let remedy =
+            "end TLS in a proxy or mesh before it and set http.atras_de_proxy = true, or listen on 127.0.0.1";
+        section.warn("endereco", what, remedy);
+    }
+    Http { address, token, behind_proxy }
 }
 
 fn address(section: &mut Section<'_, '_>) -> SocketAddr {
@@ -183,7 +190,8 @@ pub(super) fn archive(reader: &mut Reader<'_>, live_group: &str) -> Archive {
     if group == live_group {
         let what = format!("{group:?} is live's group: the two would divide the partitions between them");
         section.reject("grupo", what, "give the archive a group of its own");
-    } else if group.starts_with(REPLAY_GROUP_PREFIX) {
+    } else if section.get("grupo").is_some() && group.starts_with(REPLAY_GROUP_PREFIX) {
+        // One that is derived from live's group is that group's problem, told there.
         let what = format!("{group:?} would be taken for a replay's group (invariant I5)");
         section.reject("grupo", what, "choose a name that does not begin so");
     }

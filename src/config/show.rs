@@ -47,7 +47,7 @@ impl Rows<'_> {
     }
 
     fn push_effect(&mut self, effect: &Effect) {
-        let Effect { policy, url, deadline, answers, signature_secret } = effect;
+        let Effect { policy, url, deadline, answers, signature_secret, authorities } = effect;
         let section = format!("{EFFECTS}.{}", policy.name);
         let section = section.as_str();
         self.push(section, "url", redacted_url(url));
@@ -68,10 +68,21 @@ impl Rows<'_> {
             self.push(section, &format!("respostas.{status}"), meaning.as_str());
         }
         self.push_secret(section, &["assinatura_arquivo"], signature_secret.as_ref().map(|_| REDACTED));
+        self.push_optional(section, "ca_arquivo", authorities.as_ref().map(|file| file.path.display()));
     }
 }
 
 impl Rows<'_> {
+    fn push_telemetry(&mut self) {
+        let telemetry = &self.config.telemetry;
+        self.push_optional("telemetria", "endpoint", telemetry.endpoint.as_ref());
+        self.push("telemetria", "protocolo", telemetry.protocol.as_str());
+        self.push("telemetria", "amostra", telemetry.sample);
+        let headers = (!telemetry.headers.is_empty()).then_some(REDACTED);
+        self.push_secret("telemetria", &["cabecalhos_arquivo"], headers);
+        self.push_optional("telemetria", "nome_servico", telemetry.service.as_ref());
+    }
+
     fn push_order_side(&mut self) {
         let Config { orders, outbox, inbox, projections, .. } = self.config;
         self.push("orders", "topic", &orders.topic);
@@ -116,11 +127,22 @@ impl Config {
         rows.push("postgres", "max_conexoes", self.postgres.max_connections);
         rows.push("http", "endereco", self.http.address);
         rows.push_secret("http", &["token_arquivo"], self.http.token.as_ref().map(|_| REDACTED));
+        rows.push("http", "atras_de_proxy", self.http.behind_proxy);
+        let allowed = self
+            .allowed_hosts
+            .as_ref()
+            .map(|hosts| hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        rows.push_optional("http_saida", "permitidos", allowed);
         rows.push("lote", "max_eventos", self.batch.max_events);
         rows.push_duration("varredura", "intervalo", self.sweep.interval);
         rows.push_optional("replay", "concorrencia", self.replay.slots);
         rows.push("replay", "max_conexoes", self.replay.max_connections);
         rows.push("arquivo", "grupo", &self.archive.group);
+        let ages = &self.retention;
+        for (key, age) in [("livro", ages.ledger), ("evidencia", ages.evidence), ("arquivo", ages.archive)] {
+            rows.push_optional("retencao", key, age.map(humantime::format_duration));
+        }
+        rows.push_telemetry();
         rows.push_order_side();
         for effect in &self.effects {
             rows.push_effect(effect);

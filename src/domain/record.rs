@@ -39,6 +39,8 @@ pub struct DeadLetter {
     pub reason: Reason,
     pub message: String,
     /// Known where the record could be decoded.
+    pub event_id: Option<String>,
+    /// Known where the record could be decoded.
     pub order_id: Option<String>,
     /// `tipo_efeito`, where one effect failed.
     pub effect_type: Option<String>,

@@ -28,6 +28,9 @@ use hyper::{Method, Request, Response};
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tokio::time::{Instant as Deadline, timeout_at};
 
 use super::answer::{Override, Verdict, retry_after};
@@ -197,9 +200,12 @@ fn client(
     tcp.set_connect_timeout(Some(settings.deadline));
     let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| InvalidSetting::Tls(error.to_string()))?
-        .with_webpki_roots()
-        .with_no_client_auth();
+        .map_err(|error| InvalidSetting::Tls(error.to_string()))?;
+    let tls = match &settings.authorities_pem {
+        Some(pem) => tls.with_root_certificates(authorities(pem)?),
+        None => tls.with_webpki_roots(),
+    };
+    let tls = tls.with_no_client_auth();
     let connector =
         HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
     Ok(Client::builder(TokioExecutor::new())
@@ -210,6 +216,17 @@ fn client(
         .retry_canceled_requests(false)
         .set_host(false)
         .build(connector))
+}
+
+/// The certificates of a PEM text, as the only roots of trust.
+fn authorities(pem: &str) -> Result<RootCertStore, InvalidSetting> {
+    let refused = |error: String| InvalidSetting::Authorities(error);
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| refused(error.to_string()))?;
+        roots.add(certificate).map_err(|error| refused(error.to_string()))?;
+    }
+    if roots.is_empty() { Err(refused("it holds no certificate".to_owned())) } else { Ok(roots) }
 }
 
 /// The key as a header value. Two keys never share one: a provider that deduplicates would lose an effect.

@@ -27,6 +27,8 @@ pub struct ProviderSettings {
     pub answers: BTreeMap<u16, Override>,
     /// Content of `assinatura_arquivo`.
     pub signature_secret: Option<Secret>,
+    /// Content of `ca_arquivo`: the only authorities that may vouch for the provider; else the public ones.
+    pub authorities_pem: Option<String>,
 }
 
 /// A setting no call could be made with. Names the key and the remedy, never a value that may be secret.
@@ -51,6 +53,8 @@ pub enum InvalidSetting {
     Status(u16),
     #[error("assinatura_arquivo {0}")]
     Secret(#[from] InvalidSecret),
+    #[error("ca_arquivo cannot be used: {0}; name a PEM file with the authority's certificate")]
+    Authorities(String),
     #[error("TLS cannot be set up: {0}")]
     Tls(String),
 }
@@ -106,6 +110,7 @@ pub(super) mod tests {
             slots: 4,
             answers: BTreeMap::new(),
             signature_secret: None,
+            authorities_pem: None,
         }
     }
 

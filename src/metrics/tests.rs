@@ -81,6 +81,9 @@ fn every_series_exists_before_anything_happened() {
         r#"reprise_banco_erros_total{classe="defeito"} 0"#,
         "reprise_commits_falhos_total 0",
         "reprise_transacao_mais_antiga_segundos 0",
+        r#"reprise_rastros_total{resultado="entregue"} 0"#,
+        r#"reprise_rastros_total{resultado="descartado"} 0"#,
+        r#"reprise_rastros_total{resultado="falhou"} 0"#,
         r#"reprise_versao_info{versao="0.1.0"} 1"#,
     ] {
         assert_line(&text, line);

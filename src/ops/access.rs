@@ -35,6 +35,11 @@ pub enum AccessError {
 }
 
 impl AdminToken {
+    /// A key that only who knows the token can derive; neither the token nor what it is compared by.
+    pub(super) fn derive(&self, purpose: &str) -> Digest {
+        digest_of(&[purpose.as_bytes(), &self.0[..]].concat())
+    }
+
     /// White space around the token (the line end of its file) does not belong to it.
     pub fn new(text: &str) -> Result<Self, AccessError> {
         let token = text.trim();
@@ -44,7 +49,7 @@ impl AdminToken {
         Ok(Self(digest_of(token.as_bytes())))
     }
 
-    fn matches(&self, offered: &[u8]) -> bool {
+    pub(super) fn matches(&self, offered: &[u8]) -> bool {
         self.0[..].ct_eq(&digest_of(offered)[..]).into()
     }
 }
@@ -98,14 +103,14 @@ pub(super) async fn guard(State(access): State<Access>, request: Request, next: 
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 /// `Host` (against DNS rebinding) and `Origin` (against forms and scripts of other sites), where they are sent.
-fn names_loopback(headers: &HeaderMap) -> bool {
+pub(super) fn names_loopback(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).is_none_or(|value| {
         let authority = value.to_str().ok().and_then(|text| text.parse::<Authority>().ok());
         authority.is_some_and(|authority| is_loopback_name(authority.host()))

@@ -71,6 +71,8 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     /// Routes that change or show business data. They must not repeat an open path, nor have a fallback.
     pub protected: Router,
+    /// Routes with an access rule of their own: the console and its API. Run where `protected` runs.
+    pub console: Router,
     /// Where `protected` runs.
     pub runtime: Handle,
 }
@@ -105,7 +107,7 @@ impl Admin {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(AdminError::Thread)?;
 
         let shown = Shown { health: self.health, metrics: self.metrics };
-        let app = app(shown, access, self.protected, self.runtime);
+        let app = app(shown, access, self.protected, self.console, self.runtime);
         let drain = self.drain;
         let (tell, ended) = oneshot::channel();
         std::thread::Builder::new()

@@ -33,8 +33,17 @@ pub(super) struct Shown {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// Everything behind the listener. `protected` runs on `runtime`, where its pools live.
-pub(super) fn app(shown: Shown, access: Access, protected: Router, runtime: Handle) -> Router {
+/// Everything behind the listener. `protected` and `console` run on `runtime`, where their pools live.
+pub(super) fn app(
+    shown: Shown,
+    access: Access,
+    protected: Router,
+    console: Router,
+    runtime: Handle,
+) -> Router {
+    let console = console
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(runtime.clone(), hand_over));
     // Innermost first: the guard answers on the admin thread, and only what it lets through is handed over.
     let protected = protected
         .method_not_allowed_fallback(method_not_allowed)
@@ -48,6 +57,7 @@ pub(super) fn app(shown: Shown, access: Access, protected: Router, runtime: Hand
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(shown)
         .merge(protected)
+        .merge(console)
         .fallback(not_found)
         .layer(from_fn(limits))
 }

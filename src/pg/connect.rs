@@ -20,8 +20,11 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// `lock_timeout` of every session, as the server shows it.
+pub(super) const LOCK_TIMEOUT: &str = "5s";
+
 const SESSION: [(&str, &str); 5] = [
-    ("lock_timeout", "5s"),
+    ("lock_timeout", LOCK_TIMEOUT),
     ("statement_timeout", "30s"),
     ("idle_in_transaction_session_timeout", "15s"),
     ("tcp_user_timeout", "15s"),
@@ -39,6 +42,8 @@ const PINNED: [(&str, &str); 4] = [
 #[derive(Clone)]
 pub struct Database {
     options: PgConnectOptions,
+    /// Without our session settings, to find out who refuses them.
+    bare: PgConnectOptions,
     pool: PgPool,
     hot: Arc<HotConnections>,
 }
@@ -50,11 +55,11 @@ impl Database {
     /// for batch statements, and the rest for everything else. With 3 the third serves both batches and the rest:
     /// enough to work, not to be fast.
     pub fn new(url: &str, max_connections: u32) -> Result<Self, StoreError> {
-        let options = PgConnectOptions::from_str(url)
+        let bare = PgConnectOptions::from_str(url)
             .map_err(StoreError::from)?
-            .options(SESSION)
             .application_name("reprise")
             .disable_statement_logging();
+        let options = bare.clone().options(SESSION);
         let left = max_connections.saturating_sub(2).max(1);
         let hot = left.saturating_sub(1).clamp(1, 3);
         let shared = left == 1;
@@ -71,7 +76,7 @@ impl Database {
             permits: Semaphore::new(hot as usize),
             shared: shared.then(|| pool.clone()),
         });
-        Ok(Self { options, pool, hot })
+        Ok(Self { options, bare, pool, hot })
     }
 
     /// For slow work: review, gauges, dead letters, replay bookkeeping.
@@ -105,6 +110,11 @@ impl Database {
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.listen(channel).await?;
         Ok(listener)
+    }
+
+    /// A connection that no work may be done on: it has none of the time-outs.
+    pub(super) async fn without_settings(&self) -> Result<PgConnection, StoreError> {
+        connect(&self.bare).await
     }
 
     /// One round trip: does the database answer?

@@ -16,6 +16,8 @@
 //! * [`days`]: partitions by day, made ahead and dropped when they are over
 //! * [`inbox`]: messages that a consumer has handled, in the transaction of what it did
 //! * [`outbox`]: messages to publish, added in the transaction of the append
+//! * [`retention`]: taking away what is old enough, never what is open
+//! * `pooler`: refuses connections that several clients share
 //! * [`gauges`]: what is pending, from the small tables
 //! * [`dry_run`]: the draft of a dry run, until it becomes its diff
 //! * [`replay_diff`]: the diff of a replay or dry run, as a stream
@@ -49,10 +51,12 @@ pub mod order_streams;
 pub mod orders;
 pub mod outbox;
 pub mod owner;
+mod pooler;
 pub mod projection_rows;
 pub mod projections;
 pub mod replay;
 pub mod replay_diff;
+pub mod retention;
 pub mod review;
 pub mod schema;
 pub mod stored;

@@ -232,6 +232,34 @@ pub async fn store(database: &Database, run: &StoredRun, replace: bool) -> Resul
     Ok(true)
 }
 
+/// What a person does to a run that is not over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Pause,
+    Resume,
+    Cancel,
+}
+
+impl Change {
+    /// The situations it starts from.
+    pub const fn from(self) -> &'static [&'static str] {
+        match self {
+            Self::Pause => &["planejado", "executando"],
+            Self::Resume => &["pausado"],
+            Self::Cancel => &["planejado", "executando", "pausado", "falhou"],
+        }
+    }
+
+    /// The situation it leads to.
+    pub const fn to(self) -> &'static str {
+        match self {
+            Self::Pause => "pausado",
+            Self::Resume => "executando",
+            Self::Cancel => "cancelado",
+        }
+    }
+}
+
 /// Moves a real run or dry run from one of `from` to `to`; `false` if it is in none of them.
 pub async fn transition(
     pool: &PgPool,

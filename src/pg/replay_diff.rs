@@ -152,7 +152,23 @@ where execucao_id = $1 and simular = $2 and desfecho <> 'ja-registrado' and ($4:
 order by chave limit $3
 ";
 
+const ORDER: &str = "
+select pedido_id, antes::text as antes, depois::text as depois from reprocessamento_diff
+where execucao_id = $1 and simular = $2 and pedido_id = $3
+";
+
 impl Snapshot<'_> {
+    /// The row of one order, if it changed.
+    pub async fn order(&mut self, order_id: &str) -> Result<Option<OrderRow>, StoreError> {
+        let row = sqlx::query(ORDER)
+            .bind(&self.of.id)
+            .bind(self.of.dry_run)
+            .bind(order_id)
+            .fetch_optional(&mut *self.tx)
+            .await?;
+        Ok(row.as_ref().map(order).transpose()?)
+    }
+
     pub const fn of(&self) -> &DiffOf {
         &self.of
     }

@@ -90,6 +90,24 @@ pub struct Dossier {
     pub rulings: Vec<Ruling>,
 }
 
+impl Dossier {
+    /// To who decided and changed nothing: how the effect stands, and whose decision that is.
+    pub fn why_not_decided(&self) -> String {
+        let Summary { key, state, .. } = &self.summary;
+        let how = match EffectState::parse(state) {
+            Some(EffectState::Done) => "it is settled, and what is settled is not sent or decided again",
+            Some(EffectState::Reserved) => "it is being called or waits for its next attempt",
+            // It was decided, sent and became uncertain again between our two looks.
+            Some(EffectState::Uncertain) | None => "somebody else was faster; look again",
+        };
+        let whose = self.rulings.last().map_or_else(
+            || "nobody decided about it".to_owned(),
+            |last| format!("{} decided {} at {}: {}", last.by, last.decision, last.at, last.reason),
+        );
+        format!("nothing was changed: {key} is {state} ({how}); {whose}")
+    }
+}
+
 /// A decision that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ruling {
@@ -242,6 +260,36 @@ pub async fn dossier(connection: &mut PgConnection, key: &str) -> Result<Option<
     }))
 }
 
+/// Letters of a name, and of a reason: they stand in every listing of decisions for good.
+const NAME_MAX: usize = 200;
+const REASON_MAX: usize = 2_000;
+
+/// Who decides, as it is kept.
+pub fn name(text: &str) -> Result<String, String> {
+    bounded(text, NAME_MAX)
+}
+
+/// Why, as it is kept.
+pub fn reason(text: &str) -> Result<String, String> {
+    bounded(text, REASON_MAX)
+}
+
+/// What is kept for good says something, is not endless, and can be stored.
+fn bounded(text: &str, letters_max: usize) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err("is empty; say something".to_owned());
+    }
+    if text.contains('\0') {
+        return Err("holds a NUL character; leave it out".to_owned());
+    }
+    let letters = text.chars().count();
+    if letters > letters_max {
+        return Err(format!("has {letters} letters; use at most {letters_max}"));
+    }
+    Ok(text.to_owned())
+}
+
 /// A decision to be made.
 #[derive(Debug, Clone, Copy)]
 pub struct NewRuling<'a> {
@@ -344,4 +392,16 @@ pub async fn decide_and_reserve(
         .execute(connection)
         .await?;
     Ok(recorded.rows_affected() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_for_good_is_bounded_and_storable() {
+        assert_eq!(bounded("  ana ", 3).as_deref(), Ok("ana"));
+        assert_eq!(bounded("anna", 3), Err("has 4 letters; use at most 3".to_owned()));
+        assert!(bounded(" ", 3).is_err() && bounded("a\0b", 9).is_err());
+    }
 }

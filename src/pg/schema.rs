@@ -4,6 +4,7 @@ use sqlx::migrate::{Migrate as _, Migrator};
 
 use super::connect::Database;
 use super::error::StoreError;
+use super::pooler::{self, Shared};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -14,6 +15,11 @@ pub enum SchemaError {
         "the schema is behind: {missing} of {known} migrations are not applied; run `reprise migrate` first"
     )]
     Behind { missing: usize, known: usize },
+    #[error(
+        "postgres.url leads to a pooler that shares sessions: {0}. Session locks, time-outs and prepared statements \
+         need a session of their own: give the address of Postgres itself (max_conexoes bounds what is used)"
+    )]
+    Pooled(Shared),
     #[error("migration failed: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
     #[error(transparent)]
@@ -22,7 +28,8 @@ pub enum SchemaError {
 
 /// Applies what is missing; says how many migrations that were.
 pub async fn migrate(database: &Database) -> Result<usize, SchemaError> {
-    let before = applied(database).await?;
+    refuse_pooler(database).await?;
+    let before = Box::pin(applied(database)).await?;
     let mut connection = database.plain().await?;
     MIGRATIONS.run_direct(None, &mut connection, false).await?;
     Ok(known().saturating_sub(before))
@@ -30,9 +37,14 @@ pub async fn migrate(database: &Database) -> Result<usize, SchemaError> {
 
 /// Refuses a schema that is behind this program. One that is ahead is fine: migrations are additive.
 pub async fn check(database: &Database) -> Result<(), SchemaError> {
+    refuse_pooler(database).await?;
     let known = known();
-    let applied = applied(database).await?;
+    let applied = Box::pin(applied(database)).await?;
     if applied < known { Err(SchemaError::Behind { missing: known - applied, known }) } else { Ok(()) }
+}
+
+async fn refuse_pooler(database: &Database) -> Result<(), SchemaError> {
+    Box::pin(pooler::shared(database)).await?.map_or(Ok(()), |shared| Err(SchemaError::Pooled(shared)))
 }
 
 fn known() -> usize {

@@ -145,11 +145,10 @@ async fn follow(
     while !stop.is_cancelled() {
         let Err(error) = keep_up(&database, shard, settings, &mut hints, &stop).await else { return shard };
         let name = shard.name.as_str();
-        match error {
-            ProjectionError::Store(StoreError::Transient(_)) => {
-                tracing::warn!(%error, name, "a projection waits for the database");
-            }
-            _ => tracing::error!(%error, name, generation = shard.generation, "a projection is held"),
+        if let ProjectionError::Store(StoreError::Transient(_)) = error {
+            tracing::warn!(%error, name, "a projection waits for the database");
+        } else {
+            tracing::error!(%error, name, generation = shard.generation, "a projection is held");
         }
         stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
     }

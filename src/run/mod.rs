@@ -13,6 +13,7 @@
 pub mod archive;
 mod archive_source;
 mod beside;
+pub mod console;
 pub mod decode;
 pub mod dry_run;
 mod gauges;
@@ -27,6 +28,7 @@ pub mod rooms;
 pub mod selection;
 mod source;
 pub mod sweeper;
+pub mod told;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,6 +44,7 @@ use crate::applier::{self, ApplierError, Ended, Inlet, LetterRoute, Road};
 use crate::config::Config;
 use crate::domain::effect::Run;
 use crate::health::Health;
+use crate::ops::console::{Console, samples};
 use crate::ops::http::{Admin, AdminError, AdminServer};
 use crate::ops::probe::watch_database;
 use crate::pg::schema::{self, SchemaError};
@@ -89,17 +92,20 @@ pub enum RunError {
 }
 
 /// How `live`, and everything else that runs until it is told to stop, is to run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct LiveOptions {
     /// Apply missing migrations first.
     pub migrate: bool,
     /// From SIGTERM to the end.
     pub grace: Duration,
+    /// The configuration file that commands of the console are given, if this process was given one.
+    pub config_file: Option<std::path::PathBuf>,
 }
 
 /// Consumes until it is told to stop.
 pub async fn live(config: &Config, options: LiveOptions) -> Result<(), RunError> {
-    live_beside(config, options, Beside::default()).await
+    // Large, and only once.
+    Box::pin(live_beside(config, options, Beside::default())).await
 }
 
 /// [`live`], with other rooms beside it.
@@ -107,16 +113,18 @@ async fn live_beside(config: &Config, options: LiveOptions, beside: Beside) -> R
     let mut signals = Signals::listen()?;
     let parts = Parts::build(config, Run::live())?;
     let stop_background = CancellationToken::new();
-    let routes = beside.router(config, &parts)?;
+    let console = console::of(config, &parts, options.config_file.clone())?;
+    let routes = Routes { protected: beside.router(config, &parts)?, console: console.router() };
     let admin = start_admin_with(config.http.address, config, &parts, routes, stop_background.clone())?;
     let mut watched = Watched::start(&parts, admin, &stop_background);
     watched.with_ledger(config, &parts);
+    watched.look(console);
     tokio::select! {
         ready = prepare_schema(&parts, options.migrate) => ready?,
         () = signals.next() => return Ok(()),
     }
     watched.with_rooms(config, &parts, &beside.rooms)?;
-    let result = consume(config, &parts, options, &mut signals, &mut watched).await;
+    let result = consume(config, &parts, options.grace, &mut signals, &mut watched).await;
     if let Err(error) = &result {
         parts.health.fatal(error);
     }
@@ -130,7 +138,13 @@ pub async fn serve(config: &Config, options: LiveOptions, beside: Beside) -> Res
     let parts = Parts::without_consumer(config)?;
     let stop = CancellationToken::new();
     let routes = beside.router(config, &parts)?;
-    let admin = start_admin_with(config.http.address, config, &parts, routes, stop.clone())?;
+    let admin = start_admin_with(
+        config.http.address,
+        config,
+        &parts,
+        Routes { protected: routes, ..Routes::default() },
+        stop.clone(),
+    )?;
     let mut watched = Watched::start(&parts, admin, &stop);
     tokio::select! {
         ready = prepare_schema(&parts, options.migrate) => ready?,
@@ -182,7 +196,7 @@ async fn prepare_schema(parts: &Parts, migrate: bool) -> Result<(), RunError> {
 async fn consume(
     config: &Config,
     parts: &Parts,
-    options: LiveOptions,
+    grace: Duration,
     signals: &mut Signals,
     watched: &mut Watched,
 ) -> Result<(), RunError> {
@@ -208,6 +222,7 @@ async fn consume(
         dead_letters: LetterRoute::Topic(dead_letters(config)?),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
+        traces: parts.traces.clone(),
         instance: Arc::clone(&parts.instance),
         watermarks,
         journal: None,
@@ -222,10 +237,10 @@ async fn consume(
         ended = consumer.ended() => ended.map_or_else(RunError::from, |()| RunError::TaskLost("consumer")),
         error = watched.failed() => error,
         () = signals.next() => {
-            tracing::info!(grace = ?options.grace, "stopping: no new work, calls in flight may finish");
+            tracing::info!(?grace, "stopping: no new work, calls in flight may finish");
             parts.health.draining();
-            let drain = Drain { consumer, stop: stop_out, grace: options.grace };
-            let beside = watched.end_beside(options.grace);
+            let drain = Drain { consumer, stop: stop_out, grace };
+            let beside = watched.end_beside(grace);
             // A second signal, or what could not be settled, ends it without waiting for the other.
             return tokio::try_join!(drain.run(applier, signals), beside).map(|_| ());
         }
@@ -306,14 +321,23 @@ fn start_admin(
     parts: &Parts,
     stop: CancellationToken,
 ) -> Result<AdminServer, RunError> {
-    start_admin_with(address, config, parts, axum::Router::new(), stop)
+    start_admin_with(address, config, parts, Routes::default(), stop)
+}
+
+/// What an admin listener serves beside metrics and health.
+#[derive(Default)]
+struct Routes {
+    /// Behind the token.
+    protected: axum::Router,
+    /// Guards itself.
+    console: axum::Router,
 }
 
 fn start_admin_with(
     address: std::net::SocketAddr,
     config: &Config,
     parts: &Parts,
-    protected: axum::Router,
+    routes: Routes,
     stop: CancellationToken,
 ) -> Result<AdminServer, RunError> {
     let token = parts::admin_token(config)?;
@@ -323,7 +347,8 @@ fn start_admin_with(
         drain: Duration::from_secs(1),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
-        protected,
+        protected: routes.protected,
+        console: routes.console,
         runtime: tokio::runtime::Handle::current(),
     };
     Ok(admin.start(stop)?)
@@ -392,6 +417,15 @@ impl Watched {
             ended.map_err(|_| RunError::TaskLost("background"))?.1?;
         }
         Ok(())
+    }
+
+    /// The console's look at the group, for its plots.
+    fn look(&mut self, console: Console) {
+        let looking = samples::look(console, self.stop.clone());
+        self.tasks.spawn(async move {
+            looking.await;
+            ("console", Ok(()))
+        });
     }
 
     async fn failed(&mut self) -> RunError {

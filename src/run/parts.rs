@@ -18,6 +18,8 @@ use crate::metrics::Metrics;
 use crate::ops::access::AdminToken;
 use crate::pg::connect::Database;
 use crate::stream::{LostOffset, Observer, PartitionFacts};
+use crate::telemetry::Traces;
+use crate::telemetry::export::{Exporter, Protocol, Settings};
 
 /// What every run needs, whatever it does with it.
 pub struct Parts {
@@ -28,8 +30,11 @@ pub struct Parts {
     pub rates: Rates,
     pub health: Health,
     pub metrics: Arc<Metrics>,
+    pub traces: Traces,
     /// Readable name of this process, for evidence.
     pub instance: Arc<str>,
+    /// The last to end: the spans of everything else go through it. Nobody reads it.
+    _exporter: Option<Exporter>,
 }
 
 impl Parts {
@@ -54,11 +59,15 @@ impl Parts {
     ) -> Result<Self, RunError> {
         let names: Vec<String> = policies.iter().map(|(_, policy)| policy.name.clone()).collect();
         let refused = |error: String| RunError::Configuration(error);
+        let metrics = Arc::new(
+            Metrics::new(names.iter().map(String::as_str)).map_err(|error| refused(error.to_string()))?,
+        );
+        let (exporter, traces) = traces(config, &run, &metrics)?;
         Ok(Self {
             health: super::health(&run, &names),
-            metrics: Arc::new(
-                Metrics::new(names.iter().map(String::as_str)).map_err(|error| refused(error.to_string()))?,
-            ),
+            metrics,
+            traces,
+            _exporter: exporter,
             database: Database::new(config.postgres.url.expose(), max_connections)
                 .map_err(|error| refused(format!("postgres.url: {error}")))?,
             gateway: Arc::new(gateway(config, &policies)?),
@@ -68,6 +77,38 @@ impl Parts {
             run,
         })
     }
+}
+
+/// Traces, where the configuration wants them.
+fn traces(
+    config: &Config,
+    run: &Run,
+    metrics: &Arc<Metrics>,
+) -> Result<(Option<Exporter>, Traces), RunError> {
+    let wanted = &config.telemetry;
+    let Some(endpoint) = wanted.endpoint.clone().filter(|_| wanted.sample > 0.0) else {
+        return Ok((None, Traces::off()));
+    };
+    let settings = Settings {
+        endpoint,
+        protocol: match wanted.protocol {
+            config::TraceProtocol::Http => Protocol::Http,
+            config::TraceProtocol::Grpc => Protocol::Grpc,
+        },
+        sample: wanted.sample,
+        headers: wanted
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), value.expose().to_owned()))
+            .collect(),
+        service: wanted.service.clone(),
+        group: config.kafka.group.clone(),
+        dlq_topic: config.kafka.dlq_topic.clone(),
+        run: run.clone(),
+    };
+    let started = Exporter::start(settings, Arc::clone(metrics));
+    let (exporter, traces) = started.map_err(|error| RunError::Configuration(error.to_string()))?;
+    Ok((Some(exporter), traces))
 }
 
 /// The providers of this configuration.
@@ -86,6 +127,7 @@ fn gateway(config: &Config, policies: &Policies) -> Result<HttpGateway, RunError
                 .signature_secret
                 .as_ref()
                 .map(|secret| signature::Secret::new(secret.expose())),
+            authorities_pem: effect.authorities.as_ref().map(|file| file.pem.clone()),
         })
         .collect();
     HttpGateway::new(providers).map_err(|error| RunError::Configuration(error.to_string()))

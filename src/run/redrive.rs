@@ -216,6 +216,7 @@ async fn feed(
         dead_letters: LetterRoute::Collected(again_out),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
+        traces: parts.traces.clone(),
         instance: Arc::clone(&parts.instance),
         watermarks: watermarks.clone(),
         journal: Some(journal),

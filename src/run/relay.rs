@@ -26,7 +26,8 @@ pub async fn all(config: &Config, options: LiveOptions) -> Result<(), RunError> 
         rooms: vec![room(), super::projections::room()],
         routes: vec![super::orders::routes, super::projections::routes],
     };
-    live_beside(config, options, beside).await
+    // Large, and only once.
+    Box::pin(live_beside(config, options, beside)).await
 }
 
 pub const fn room() -> Room {

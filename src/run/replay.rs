@@ -262,6 +262,7 @@ impl Member {
             dead_letters: letters,
             health: parts.health.clone(),
             metrics: Arc::clone(&parts.metrics),
+            traces: parts.traces.clone(),
             instance: Arc::clone(&parts.instance),
             watermarks,
             journal: Some(journal),

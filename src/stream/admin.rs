@@ -77,6 +77,18 @@ pub struct Position {
     pub committed: Option<i64>,
 }
 
+impl Position {
+    /// Where the group would go on: at what it committed, else at the oldest record.
+    pub fn resumes_at(&self) -> i64 {
+        self.committed.unwrap_or(self.low).clamp(self.low.min(self.high), self.high)
+    }
+
+    /// Records between what is committed and the end.
+    pub fn lag(&self) -> i64 {
+        self.high - self.resumes_at()
+    }
+}
+
 impl Admin {
     /// Checks the properties; the brokers are not asked yet.
     pub fn connect(kafka: &Kafka, limit: Duration) -> Result<Self, AdminError> {
@@ -215,6 +227,15 @@ mod tests {
         assert!(
             message.starts_with("kafka.propriedades.security.protocol: ") && !message.contains("s3nha"),
             "{message}"
+        );
+    }
+
+    #[test]
+    fn a_group_that_never_committed_has_everything_that_is_left_before_it() {
+        let position = |committed| Position { partition: 0, low: 10, high: 50, committed };
+        assert_eq!(
+            [None, Some(45), Some(3), Some(99)].map(|committed| position(committed).lag()),
+            [40, 5, 40, 0]
         );
     }
 }

@@ -262,6 +262,7 @@ mod tests {
             raw,
             reason: Reason::InvalidJson,
             message: "not an object".into(),
+            event_id: None,
             order_id: None,
             effect_type: Some("notificar-vendedor".into()),
             attempts: 3,

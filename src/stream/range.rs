@@ -98,6 +98,27 @@ pub fn capture(kafka: &Kafka, from: Timestamp, to: Option<Timestamp>) -> Result<
     Ok(captured)
 }
 
+/// How many offsets of the topic lie between each two of these instants, by log time; the last one is open.
+///
+/// Offsets have gaps (markers, compaction), so that the numbers say how much there is, not exactly how many records.
+pub fn histogram(kafka: &Kafka, edges: &[Timestamp]) -> Result<Vec<i64>, RangeError> {
+    let admin = Admin::connect(kafka, LIMIT)?;
+    let partitions =
+        admin.partitions(&kafka.topic)?.ok_or_else(|| RangeError::NoTopic(kafka.topic.clone()))?;
+    let ids: Vec<i32> = partitions.iter().map(|partition| partition.id).collect();
+    let stable = consumer(kafka, "read_committed")?;
+    let ends = look_up(&stable, &kafka.topic, &ids, Offset::End)?;
+    let mut at_edges = Vec::with_capacity(edges.len() + 1);
+    for edge in edges {
+        let found = look_up(&stable, &kafka.topic, &ids, Offset::Offset(log_time(*edge)))?;
+        // No record at or after it: the edge lies at the end.
+        let at = |(id, end): (&i32, &i64)| found.get(id).map_or(*end, |at| (*at).min(*end));
+        at_edges.push(ends.iter().map(at).sum::<i64>());
+    }
+    at_edges.push(ends.values().sum());
+    Ok(at_edges.windows(2).map(|pair| (pair[1] - pair[0]).max(0)).collect())
+}
+
 /// The first millisecond at or after an instant: the unit of log times. None lies before 1970, where the protocol
 /// would take a number for 'the end' or 'the beginning'.
 fn log_time(at: Timestamp) -> i64 {

@@ -260,3 +260,23 @@ async fn an_archive_that_begins_too_late_or_holds_nothing_is_refused_with_the_re
     let accepted = world.json(&[args("run", "replay-a"), vec!["--accept-gap"]].concat()).await;
     assert_eq!(count(&accepted, &["eventos", "lidos"]), 10);
 }
+
+#[tokio::test]
+async fn what_the_topic_has_and_the_archive_not_yet_is_refused_with_the_remedy() {
+    let world = World::with(Setup { partitions: 1, ..Setup::default() }).await;
+    world.feed_from(0, 10, MIDNIGHT_MS).await;
+    archive(&world, 10).await;
+    world.feed_from(10, 3, MIDNIGHT_MS + 60_000).await;
+    let behind = world.try_cli(&args("run", "replay-a")).await;
+    assert_eq!(behind.code, Some(3), "{}", behind.stderr);
+    assert!(
+        behind.stderr.contains("partition 0: 10 to 12") && behind.stderr.contains("`reprise archive`"),
+        "{}",
+        behind.stderr
+    );
+    let before = [args("plan", "replay-a"), vec!["--to", "2026-10-14T00:01:00-03:00"]].concat();
+    assert_eq!(world.try_cli(&before).await.code, Some(0), "the period itself is archived");
+    archive(&world, 13).await;
+    let run = world.json(&args("run", "replay-a")).await;
+    assert_eq!(count(&run, &["eventos", "lidos"]), 13);
+}

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::not_yet;
 use crate::cli::args::instant;
 use crate::cli::{Context, Failure};
 use crate::config::{Config, REPLAY_GROUP_PREFIX};
@@ -121,7 +122,7 @@ impl Request {
                 let captured = tokio::task::spawn_blocking(move || capture(&kafka, from, to)).await?;
                 captured.map_err(Failure::failed)?
             }
-            Origin::Archive => self.archived().await?,
+            Origin::Archive => self.archived(args).await?,
         };
         if !captured.history_missing.is_empty() && !args.accept_gap {
             let (where_, remedy) = match self.asked.origin {
@@ -150,7 +151,7 @@ impl Request {
     }
 
     /// The range in the archive, now.
-    async fn archived(&self) -> Result<CapturedRange, Failure> {
+    async fn archived(&self, args: &RunArgs) -> Result<CapturedRange, Failure> {
         let within = Within { from: self.asked.from, to: self.asked.to };
         let spans = archive::spans(self.database.pool(), &self.asked.topic, within).await?;
         if spans.is_empty() {
@@ -158,6 +159,9 @@ impl Request {
                 "the archive holds nothing of {}: `reprise archive` fills it, or read the topic with --source kafka",
                 self.asked.topic
             )));
+        }
+        if !args.accept_gap {
+            not_yet::refused(&self.config, &self.database, &self.asked).await?;
         }
         let from = self.asked.from.as_millisecond();
         // It began after the log did, and later than what is asked for.

@@ -1,6 +1,7 @@
 //! Defaults and every key; in the files beside it every kind of problem, and precedence and redaction.
 //! The texts asserted here are what a person reads at start.
 
+mod outside;
 mod problems;
 mod sources;
 
@@ -87,12 +88,17 @@ fn defaults_are_those_of_the_contract() {
     assert_eq!(config.batch.max_events, 512);
     assert_eq!(config.sweep.interval, Duration::from_secs(5));
     assert_eq!((config.replay.slots, config.replay.max_connections), (None, 8));
-    let [Effect { policy, url, deadline, answers, signature_secret }] = config.effects.as_slice() else {
+    let [Effect { policy, url, deadline, answers, signature_secret, authorities }] =
+        config.effects.as_slice()
+    else {
         panic!("one effect type")
     };
     assert_eq!(url, "http://127.0.0.1:9000/notificar");
     assert_eq!(*deadline, Duration::from_secs(5));
-    assert!(answers.is_empty() && signature_secret.is_none());
+    assert!(answers.is_empty() && signature_secret.is_none() && authorities.is_none());
+    assert_eq!(config.retention, Retention::default());
+    assert_eq!(config.allowed_hosts, None);
+    assert!(!config.http.behind_proxy);
     assert_eq!(policy.name, "notificar-vendedor");
     assert_eq!((policy.mode, policy.on_failure), (Mode::Apply, OnFailure::Hold));
     assert_eq!((policy.effective_from, policy.per_second), (None, None));

@@ -34,6 +34,7 @@ fn admin(address: SocketAddr, protected: Router, runtime: &Runtime) -> Admin {
         health: Health::new(Run::live(), effects, Partitions::Expected),
         metrics: Arc::new(Metrics::new(effects).expect("metrics")),
         protected,
+        console: Router::new(),
         runtime: runtime.handle().clone(),
     }
 }

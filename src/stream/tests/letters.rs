@@ -16,6 +16,7 @@ fn letter(raw: RawRecord) -> Arc<DeadLetter> {
         raw: RawRecord { topic: Arc::from("pedido.pago"), partition: 7, offset: 42, ..raw },
         reason: Reason::InvalidJson,
         message: "not an object".into(),
+        event_id: None,
         order_id: None,
         effect_type: None,
         attempts: 1,

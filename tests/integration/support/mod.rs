@@ -3,15 +3,18 @@
 //!   World      own topics, group, database and configuration; runs the commands of the binary; asks what is true
 //!   Provider   the outside world, scripted per order; it counts calls by key and is the oracle of 'at most once'
 //!   Process    one running command: kill, pause, resume, terminate, read its output
+//!   Collector  an OTLP receiver that keeps every span
 //!   Link       a wire to Postgres that can be cut or go silent
 //!   Kafka      produce, read back, end offsets, committed offsets
 //!
 //! A case waits by asking until something is true, with a deadline ([`eventually`]); it never sleeps and hopes.
 
+pub mod collector;
 pub mod event;
 pub mod http;
 pub mod kafka;
 pub mod link;
+pub mod native;
 pub mod process;
 pub mod provider;
 pub mod registry;
@@ -21,6 +24,7 @@ pub mod world;
 
 use std::time::{Duration, Instant};
 
+pub use collector::Collector;
 pub use link::Link;
 pub use provider::{Answer, Gate, Provider};
 pub use setup::Setup;

@@ -127,6 +127,11 @@ impl World {
         (self.write_config_as(&format!("reprise-{port}.toml"), &config), port)
     }
 
+    /// Where its configuration and logs are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     // -- Kafka
 
     pub async fn send(&self, event: &Value) -> (i32, i64) {
@@ -349,7 +354,7 @@ async fn run_as_superuser(sql: &str) -> Result<(), sqlx::Error> {
     connection.close().await
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let socket = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     socket.local_addr().expect("a bound socket has an address").port()
 }
