@@ -61,8 +61,8 @@ async fn b71_a_view_rebuilt_while_orders_come_in_equals_the_live_one_with_no_fur
         .await
         .expect("a number is taken");
     let rebuild = ["projections", "rebuild", "dashboard_aggregate", "--shards", "2", "--cut-over"];
-    let (rebuilt, ()) = tokio::join!(shop.world.cli(&rebuild), orders(&shop, 20, 10));
-    assert_eq!(rebuilt.code, Some(0), "{}", rebuilt.stderr);
+    let (ended, ()) = tokio::join!(shop.world.cli(&rebuild), orders(&shop, 20, 10));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     until("nothing is missing after silence", SOON, async || totals(&shop).await == expected(20, 20)).await;
     let generation = "select max(generation)::bigint from projection_cursors
                       where name = 'dashboard_aggregate' and state = 'active'";
