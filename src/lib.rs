@@ -9,8 +9,10 @@
 //! Imports point one way; a line lives where its knowledge lives.
 //!
 //! ```text
-//!   domain  <-  codec, pg, gateway  <-  applier  <-  stream  <-  run, cli, ops
+//!   domain  <-  codec, pg, gateway  <-  applier, orders, outbox, projections  <-  stream  <-  run, cli, ops
 //! ```
+//!
+//! Two arrows point back, at plain values only: `pg` knows [`outbox::message`] and [`projections::change`].
 //!
 //! | room | what it knows |
 //! |---|---|
