@@ -1,4 +1,4 @@
-//! Providers over HTTP/1.1: one keep-alive pool per effect type, no retries, no redirects, one deadline.
+//! Providers over HTTP/1.1: keep-alive connections per effect type, no retries, no redirects, one deadline.
 //!
 //! Where a call can end, and what is then known:
 //!
@@ -24,28 +24,21 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::{Client, connect::HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio::time::{Instant as Deadline, timeout_at};
 
 use super::answer::{Override, Verdict, retry_after};
+use super::connections::Connections;
 use super::handover::{Departure, GuardedBody, Handover};
 use super::kept::{KeptBody, sentence};
-use super::settings::{InvalidProvider, InvalidSetting, ProviderSettings, Target};
+use super::settings::{InvalidProvider, InvalidSetting, ProviderSettings};
 use super::signature::{Signer, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP};
 use super::{Answer, Call, EffectGateway, Evidence, Proof, Reached};
-
-/// How long an idle connection is kept. Common servers close theirs after 5 s or more; a request that meets the
-/// closing half-way is an unknown answer, so we must be the first to let go.
-const IDLE_MAX: Duration = Duration::from_secs(4);
-
-/// Largest buffer of one connection; an answer's head must fit. hyper would go to 400 KiB, times every slot.
-const BUFFER_MAX: usize = 64 * 1024;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -58,8 +51,9 @@ pub struct HttpGateway {
 }
 
 struct Provider {
-    client: Client<HttpsConnector<HttpConnector>, GuardedBody>,
-    target: Target,
+    connections: Connections,
+    host: HeaderValue,
+    path: Uri,
     deadline: Duration,
     answers: BTreeMap<u16, Override>,
     signer: Option<Signer>,
@@ -105,9 +99,11 @@ fn too_late() -> Answer {
 impl Provider {
     fn new(settings: ProviderSettings) -> Result<Self, InvalidSetting> {
         settings.check_limits()?;
+        let target = settings.target()?;
         Ok(Self {
-            client: client(&settings)?,
-            target: settings.target()?,
+            connections: Connections::new(connector(&settings)?, target.uri.clone(), settings.slots),
+            path: origin_form(&target.uri),
+            host: target.host,
             deadline: settings.deadline,
             signer: settings.signature_secret.as_ref().map(Signer::new).transpose()?,
             answers: settings.answers,
@@ -120,26 +116,30 @@ impl Provider {
             return too_late();
         }
         let deadline = Deadline::from_std(started + self.deadline);
-        let (request, handover) = self.request(call);
-        let response = match timeout_at(deadline, self.client.request(request)).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => {
-                let nearest = if error.is_connect() { Reached::NotConnected } else { Reached::Connected };
-                return unanswered(handover.revoke(), nearest, &described(&error), started);
-            }
-            Err(_) => {
-                let reason = format!("the deadline of {:?} passed", self.deadline);
-                return unanswered(handover.revoke(), Reached::NotConnected, &reason, started);
-            }
+        let late = || format!("the deadline of {:?} passed", self.deadline);
+        let mut connection = match timeout_at(deadline, self.connections.lend()).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return not_connected(&described(&*error), started),
+            Err(_) => return not_connected(&late(), started),
         };
-        self.judge(response, deadline, started).await
+        let (request, handover) = self.request(call);
+        let response = match timeout_at(deadline, connection.send(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return unanswered(handover.revoke(), &described(&error), started),
+            Err(_) => return unanswered(handover.revoke(), &late(), started),
+        };
+        let answer = self.judge(response, deadline, started).await;
+        if answer.evidence.reached == Reached::Body {
+            self.connections.keep(connection);
+        }
+        answer
     }
 
     fn request(&self, call: Call) -> (Request<GuardedBody>, Handover) {
         let body = Bytes::from(call.body);
         let key = key_header(call.key);
         let mut headers = HeaderMap::with_capacity(8);
-        headers.insert(HOST, self.target.host.clone());
+        headers.insert(HOST, self.host.clone());
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(USER_AGENT, AGENT);
         if let Some(trace) = call.traceparent.and_then(|text| HeaderValue::try_from(text).ok()) {
@@ -157,7 +157,7 @@ impl Provider {
         let (handover, body) = Handover::new(body);
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.target.uri.clone();
+        *request.uri_mut() = self.path.clone();
         *request.headers_mut() = headers;
         (request, handover)
     }
@@ -190,9 +190,7 @@ impl Provider {
     }
 }
 
-fn client(
-    settings: &ProviderSettings,
-) -> Result<Client<HttpsConnector<HttpConnector>, GuardedBody>, InvalidSetting> {
+fn connector(settings: &ProviderSettings) -> Result<HttpsConnector<HttpConnector>, InvalidSetting> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -206,16 +204,12 @@ fn client(
         None => tls.with_webpki_roots(),
     };
     let tls = tls.with_no_client_auth();
-    let connector =
-        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
-    Ok(Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE_MAX)
-        .pool_max_idle_per_host(settings.slots)
-        .http1_max_buf_size(BUFFER_MAX)
-        .retry_canceled_requests(false)
-        .set_host(false)
-        .build(connector))
+    Ok(HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp))
+}
+
+/// What stands in the request line: path and query.
+fn origin_form(uri: &Uri) -> Uri {
+    uri.path_and_query().map_or_else(Uri::default, |path| Uri::from(path.clone()))
 }
 
 /// The certificates of a PEM text, as the only roots of trust.
@@ -268,10 +262,18 @@ async fn read_to_end(mut body: Incoming, kept: &mut KeptBody) -> Result<(), hype
     Ok(())
 }
 
-/// No answer began. `nearest` is how far the call got if the request did not leave.
-fn unanswered(departure: Departure, nearest: Reached, reason: &str, started: Instant) -> Answer {
+/// There was no connection to send it on.
+fn not_connected(reason: &str, started: Instant) -> Answer {
+    let detail = sentence(&format!("not sent: {reason}"));
+    let evidence =
+        Evidence { reached: Reached::NotConnected, status: None, detail, elapsed: started.elapsed() };
+    Answer { proof: Proof::NotSent, evidence }
+}
+
+/// No answer began.
+fn unanswered(departure: Departure, reason: &str, started: Instant) -> Answer {
     let (proof, reached, summary) = match departure {
-        Departure::Revoked => (Proof::NotSent, nearest, "not sent"),
+        Departure::Revoked => (Proof::NotSent, Reached::Connected, "not sent"),
         Departure::MayHaveLeft => (Proof::Unknown, Reached::Sent, "sent, no answer"),
     };
     let detail = sentence(&format!("{summary}: {reason}"));

@@ -17,6 +17,7 @@
 //! * [`settings`]: one provider's settings, checked
 //! * [`answer`]: from a complete answer to a [`Proof`], with the overrides of `respostas`
 //! * `kept`: the bounded, storable rest of an answer's body
+//! * `connections`: kept open, lent to one call at a time
 //! * `handover`: whether the request may have left
 //! * [`signature`]: Standard Webhooks signatures and their [`Secret`](signature::Secret)
 //! * [`rate`]: calls a second
@@ -24,6 +25,7 @@
 
 pub mod answer;
 pub mod circuit;
+mod connections;
 mod handover;
 pub mod http;
 mod kept;

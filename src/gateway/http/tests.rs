@@ -420,6 +420,25 @@ async fn many_calls_at_once_share_the_kept_connections() {
 }
 
 #[tokio::test]
+async fn a_connection_that_nobody_uses_is_closed_by_us_after_four_seconds() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let gateway = gateway(provider(format!("http://{}/", listener.local_addr().expect("bound"))));
+    let asked = tokio::spawn(gateway.call(call("k")));
+    let (mut stream, _) = listener.accept().await.expect("a client");
+    read_request(&mut stream).await.expect("a request");
+    stream.write_all(answer("200 OK", "", "1").as_bytes()).await.expect("written");
+    assert_eq!(asked.await.expect("answered").proof, done("1"));
+    let kept = tokio::time::timeout(Duration::from_millis(50), stream.read_u8()).await;
+    assert!(kept.is_err(), "kept for the next call");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    tokio::time::resume();
+    let closed =
+        tokio::time::timeout(Duration::from_secs(2), stream.read_u8()).await.expect("closed in time");
+    assert_eq!(closed.expect_err("no byte").kind(), std::io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
 async fn a_type_without_a_provider_is_not_sent_and_bad_settings_name_their_key() {
     let gateway = gateway(provider("http://127.0.0.1:1/"));
     let mut request = call("k");
