@@ -28,8 +28,9 @@ use crate::telemetry::{CallFacts, Done, Open};
 
 /// With fewer calls than this in flight a wave goes at once: latency counts, not its size.
 const FEW_IN_FLIGHT: usize = 16;
-/// Otherwise it waits until a quarter of the slots is free, at most this long.
-const WAVE_WAIT: Duration = Duration::from_millis(5);
+/// Otherwise it waits until this part of the slots is free, at most so long.
+const WORTH_A_WAVE: usize = 8;
+const WAVE_WAIT: Duration = Duration::from_millis(2);
 /// The wave session is kept alive this often, so that its lock tells the truth.
 const KEEP_ALIVE: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -174,10 +175,10 @@ impl EffectTypes {
         self.types.iter().any(|state| !state.ready.is_empty())
     }
 
-    /// A quarter of some busy type's slots is free or about to be.
+    /// An eighth of the busy types' slots is free or about to be.
     fn worth_a_wave(&self, finished: usize) -> bool {
         let slots: usize = self.types.iter().filter(|state| state.used > 0).map(|state| state.slots).sum();
-        finished * 4 >= slots
+        finished * WORTH_A_WAVE >= slots
     }
 
     fn left_wave(&mut self, token: Option<Token>) {
