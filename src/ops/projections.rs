@@ -17,7 +17,7 @@ use crate::pg::projection_rows::{self as rows, DashboardRow, OrderRow, Wanted};
 
 const PAGE: u32 = 100;
 const PAGE_MAX: u32 = 1_000;
-const STATUSES: [&str; 8] = [
+pub const STATUSES: [&str; 8] = [
     "placed",
     "paid",
     "assigned",
@@ -98,7 +98,7 @@ async fn orders(State(database): State<Database>, headers: HeaderMap, Query(aske
     let after = asked.cursor.map(|text| text.parse()).transpose();
     let after = after.map_err(|_| bad("cursor", "must be the nextCursor of a page"))?;
     let tenant = tenant(&headers, asked.tenant)?;
-    let wanted = Wanted { tenant, status: asked.status, after, limit: limit + 1 };
+    let wanted = Wanted { tenant, status: asked.status, after, limit: limit + 1, between: None };
     let mut connection = database.pool().acquire().await.map_err(failed)?;
     let mut orders = rows::orders(&mut connection, &wanted).await.map_err(failed)?;
     let more = orders.len() > limit as usize;

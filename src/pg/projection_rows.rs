@@ -40,6 +40,8 @@ pub struct Wanted {
     pub status: Option<String>,
     /// Orders behind this one, by id.
     pub after: Option<Uuid>,
+    /// Orders whose ids lie between these two, both included.
+    pub between: Option<(Uuid, Uuid)>,
     pub limit: u32,
 }
 
@@ -52,12 +54,15 @@ pub async fn orders(connection: &mut PgConnection, wanted: &Wanted) -> Result<Ve
          from orders_view
          where ($1::text is null or tenant_id = $1) and ($2::text is null or status = $2)
            and ($3::uuid is null or order_id > $3)
+           and ($5::uuid is null or order_id between $5 and $6)
          order by order_id limit $4"#,
     )
     .bind(wanted.tenant.as_deref())
     .bind(wanted.status.as_deref())
     .bind(wanted.after)
     .bind(i64::from(wanted.limit))
+    .bind(wanted.between.map(|(first, _)| first))
+    .bind(wanted.between.map(|(_, last)| last))
     .fetch_all(connection)
     .await?)
 }

@@ -29,6 +29,7 @@ pub fn of(config: &Config, parts: &Parts, config_file: Option<PathBuf>) -> Resul
         kafka: config.kafka.clone(),
         policies: parts.policies.clone(),
         database: parts.database.clone(),
+        orders: super::orders::desk(config, parts.database.clone()),
         health: parts.health.clone(),
         metrics: Arc::clone(&parts.metrics),
         token: parts::admin_token(config)?,

@@ -1,6 +1,7 @@
 //! The console: its JSON API, who may use it, and the two stories that people play in a browser.
 
 mod browser;
+mod order_side;
 
 use std::path::PathBuf;
 
@@ -79,6 +80,14 @@ async fn without_the_token_nothing_of_the_business_is_shown_or_changed() {
         "/console/replays/new",
         "/console/replays/replay-x",
         "/console/replays/replay-x/events",
+        "/console/orders",
+        "/console/orders/x",
+        "/console/dashboard",
+        "/console/projections",
+        "/console/projections/events",
+        "/console/sagas",
+        "/console/sagas/x",
+        "/console/kpis",
     ];
     for path in pages {
         assert_eq!(world.get(path).await.map(|reply| reply.status), Some(303), "{path}");
@@ -89,6 +98,9 @@ async fn without_the_token_nothing_of_the_business_is_shown_or_changed() {
         "/api/v1/effects",
         "/api/v1/replays",
         "/api/v1/dead-letters",
+        "/api/v1/projections",
+        "/api/v1/sagas",
+        "/api/v1/kpis",
     ] {
         let reply = world.get(path).await.expect("an answer");
         assert_eq!((reply.status, &reply.json()["code"]), (401, &json!("unauthorized")), "{path}");

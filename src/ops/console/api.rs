@@ -17,10 +17,12 @@ use utoipa::{OpenApi, ToSchema};
 use super::Console;
 use super::desk::{BARS_MAX, ReplayAsk, Ruled, decision_of, invalid, state_of};
 use super::fields::Fields;
+use super::order_side::{SAGA_STATES, Steer};
 use super::samples::per_second;
 use crate::domain::effect::Outcome;
 use crate::ops::problem::Problem;
 use crate::pg::letters::Selection;
+use crate::pg::order_side::SagaFilter;
 use crate::pg::replay::Change;
 use crate::pg::review::Filter;
 use crate::run::told::{ListedLetter, ListedRun, ShownLetter, Told};
@@ -47,6 +49,10 @@ fn routes() -> Vec<(&'static str, MethodRouter<Console>)> {
         ("/api/v1/replays/{id}", get(replay)),
         ("/api/v1/replays/{id}/diff", get(diff)),
         ("/api/v1/replays/{id}/{change}", post(change)),
+        ("/api/v1/projections", get(projections)),
+        ("/api/v1/projections/{name}/{step}", post(steer)),
+        ("/api/v1/sagas", get(sagas)),
+        ("/api/v1/kpis", get(kpis)),
     ]
 }
 
@@ -77,9 +83,13 @@ pub(super) fn router() -> Router<Console> {
         plan,
         replay,
         diff,
-        change
+        change,
+        projections,
+        steer,
+        sagas,
+        kpis
     ),
-    components(schemas(ReplayAsk, ResolveAsk, RedriveAsk))
+    components(schemas(ReplayAsk, ResolveAsk, RedriveAsk, SteerAsk))
 )]
 struct Description;
 
@@ -342,6 +352,81 @@ async fn change(
     Ok(Json(Told::from(&console.change(&id, dry_run(&fields), change).await?)).into_response())
 }
 
+/// Every shard of every generation of the read models.
+#[utoipa::path(get, path = "/api/v1/projections", responses((status = 200, description = "One entry a shard: name, generation, shard, state, position, lagEvents, lagSeconds")))]
+async fn projections(State(console): State<Console>) -> Answer {
+    Ok(Json(console.lags().await?).into_response())
+}
+
+/// What is done with the generations of a read model.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SteerAsk {
+    /// Parts that are built at the same time, from 1 to 32; only with `rebuild`.
+    shards: Option<u8>,
+    /// Another generation than the newest; not with `rebuild`.
+    generation: Option<i32>,
+}
+
+/// Rebuilds, compares, shows or drops a generation of a read model.
+#[utoipa::path(post, path = "/api/v1/projections/{name}/{step}", request_body = SteerAsk,
+    params(("name" = String, Path, description = "orders_view, dashboard_aggregate or delivery_eta"), ("step" = String, Path, description = "rebuild, compare, cut-over or drop")),
+    responses((status = 200, description = "What the command of this name answers; `compare` says how many rows are `different`"), (status = 202, description = "The rebuild goes on in a process of its own; see /api/v1/projections"),
+    (status = 404, description = "There is no such generation"), (status = 409, description = "Not now: `detail` says why"), (status = 422, description = "A field is missing or wrong")))]
+async fn steer(
+    State(console): State<Console>,
+    Path((name, step)): Path<(String, String)>,
+    Body(ask): Body<SteerAsk>,
+) -> Answer {
+    let name = name.parse().map_err(|why: String| invalid(format!("name: {why}")))?;
+    let generation = ask.generation;
+    let steer = match (step.as_str(), ask.shards) {
+        ("rebuild", _) if generation.is_some() => {
+            return Err(invalid("generation: a rebuild makes a new one; leave it out"));
+        }
+        ("rebuild", shards) => match shards.unwrap_or(2) {
+            shards @ 1..=32 => Steer::Rebuild { shards },
+            _ => return Err(invalid("shards: use a number from 1 to 32")),
+        },
+        (_, Some(_)) => return Err(invalid("shards: only a rebuild has shards; leave it out")),
+        ("compare", None) => Steer::Compare { generation },
+        ("cut-over", None) => Steer::CutOver { generation },
+        ("drop", None) => Steer::Drop { generation },
+        (other, None) => {
+            return Err(invalid(format!("{other:?}; use rebuild, compare, cut-over or drop")));
+        }
+    };
+    let answer = console.steer(name, steer).await?;
+    Ok(match steer {
+        Steer::Rebuild { .. } => {
+            (StatusCode::ACCEPTED, Json(json!({ "name": name.as_str() }))).into_response()
+        }
+        _ => Json(answer).into_response(),
+    })
+}
+
+/// Sagas, newest first; none where they are not set up.
+#[utoipa::path(get, path = "/api/v1/sagas",
+    params(("state" = Option<String>, Query, description = "started, compensating, succeeded or failed"), ("order" = Option<String>, Query)),
+    responses((status = 200, description = "At most 1000 sagas"), (status = 422, description = "A filter cannot be used")))]
+async fn sagas(State(console): State<Console>, fields: Fields) -> Answer {
+    let state = fields.get("state");
+    if state.is_some_and(|state| !SAGA_STATES.contains(&state)) {
+        return Err(invalid(format!("state: use one of {}", SAGA_STATES.join(", "))));
+    }
+    let filter =
+        SagaFilter { state: state.map(str::to_owned), order: fields.get("order").map(str::to_owned) };
+    let found = console.sagas(&filter, i64::try_from(LIST_MAX).unwrap_or(i64::MAX)).await?;
+    Ok(Json(found.unwrap_or_default()).into_response())
+}
+
+/// What the windows count: orders by minute and hour, couriers offline.
+#[utoipa::path(get, path = "/api/v1/kpis", params(("tenant" = Option<String>, Query, description = "all together, if absent")),
+    responses((status = 200, description = "perMinute, perHour, couriersOffline (null where they are not set up), tenants")))]
+async fn kpis(State(console): State<Console>, fields: Fields) -> Answer {
+    Ok(Json(console.kpis(fields.get("tenant")).await?).into_response())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,7 +465,7 @@ mod tests {
             })
             .collect();
         assert_eq!(served, described);
-        assert_eq!(served.len(), 15);
+        assert_eq!(served.len(), 19);
     }
 
     #[test]

@@ -279,8 +279,13 @@ impl Console {
         let mut args = ask.args("run");
         args.push("--yes".to_owned());
         args.push("--output=json".to_owned());
-        self.launches.set(&ask.id, ask.simular, Launch::Running);
-        let (console, id, dry_run) = (self.clone(), ask.id.clone(), ask.simular);
+        self.launch(&ask.id, ask.simular, args).await
+    }
+
+    /// Begins a command that goes on by itself; refusals of its first seconds are told.
+    pub(super) async fn launch(&self, id: &str, dry_run: bool, args: Vec<String>) -> Result<(), Problem> {
+        self.launches.set(id, dry_run, Launch::Running);
+        let (console, id) = (self.clone(), id.to_owned());
         let followed = tokio::spawn(async move {
             let said = console.commands.to_the_end(&args).await;
             let launch = match &said {

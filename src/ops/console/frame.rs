@@ -27,11 +27,16 @@ struct Place {
     path: &'static str,
 }
 
-const PLACES: [Place; 4] = [
+const PLACES: [Place; 9] = [
     Place { key: "nav.overview", path: "/console" },
     Place { key: "nav.replays", path: "/console/replays" },
     Place { key: "nav.review", path: "/console/effects" },
     Place { key: "nav.letters", path: "/console/dead-letters" },
+    Place { key: "nav.orders", path: "/console/orders" },
+    Place { key: "nav.dashboard", path: "/console/dashboard" },
+    Place { key: "nav.sagas", path: "/console/sagas" },
+    Place { key: "nav.kpis", path: "/console/kpis" },
+    Place { key: "nav.projections", path: "/console/projections" },
 ];
 
 impl View {
@@ -234,9 +239,17 @@ pub fn facts(facts: &[(String, Markup)]) -> Markup {
 /// A word of state, coloured by what it means.
 pub fn badge(word: &str) -> Markup {
     let kind = match word {
-        "concluido" | "aplicado" | "resolvida" | "ja-registrado" => "good",
-        "incerto" | "falhou" | "recusado" | "aberta" | "divergente" => "bad",
-        "executando" | "reservado" | "seria-aplicado" | "planejado" => "busy",
+        "concluido" | "aplicado" | "resolvida" | "ja-registrado" | "delivered" | "active" | "succeeded"
+        | "done" => "good",
+        "incerto" | "falhou" | "recusado" | "aberta" | "divergente" | "cancelled" | "failed" => "bad",
+        "executando"
+        | "reservado"
+        | "seria-aplicado"
+        | "planejado"
+        | "building"
+        | "started"
+        | "compensating"
+        | "cancellation_requested" => "busy",
         _ => "still",
     };
     html! { span class=(format!("badge {kind}")) { (word) } }

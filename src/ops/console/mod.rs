@@ -15,6 +15,7 @@ pub mod commands;
 pub mod desk;
 pub mod fields;
 pub mod frame;
+mod order_side;
 mod pages;
 pub mod plot;
 pub mod samples;
@@ -37,6 +38,7 @@ use crate::domain::plan::Policies;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::ops::access::AdminToken;
+use crate::orders::desk::Desk;
 use crate::pg::connect::Database;
 use commands::Commands;
 use desk::Launches;
@@ -54,6 +56,7 @@ pub struct Ground {
     pub kafka: Kafka,
     pub policies: Policies,
     pub database: Database,
+    pub orders: Desk,
     pub health: Health,
     pub metrics: Arc<Metrics>,
     pub token: Option<AdminToken>,
@@ -70,6 +73,7 @@ pub struct Inner {
     effects: Vec<(String, Mode)>,
     policies: Policies,
     database: Database,
+    orders: Desk,
     health: Health,
     metrics: Arc<Metrics>,
     sessions: Option<Sessions>,
@@ -95,6 +99,7 @@ impl Console {
             effects,
             policies: ground.policies,
             database: ground.database,
+            orders: ground.orders,
             health: ground.health,
             metrics: ground.metrics,
             sessions: ground.token.map(Sessions::new),

@@ -15,8 +15,8 @@ use crate::support::{Answer, LATER, SOON, World, eventually};
 const WIDTHS: [(&str, u32, u32); 3] = [("phone", 400, 1000), ("tablet", 820, 1100), ("desktop", 1280, 1250)];
 
 /// A browser and its driver; the driver is ended with it.
-struct Browser {
-    client: Client,
+pub struct Browser {
+    pub client: Client,
     driver: Child,
     base: String,
 }
@@ -31,7 +31,7 @@ impl Drop for Browser {
 
 impl Browser {
     /// In São Paulo, with further arguments for Chromium.
-    async fn open(world: &World, more: &[&str]) -> Self {
+    pub async fn open(world: &World, more: &[&str]) -> Self {
         let socket = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = socket.local_addr().expect("an address").port();
         drop(socket);
@@ -65,15 +65,15 @@ impl Browser {
         Self { client, driver, base: format!("http://127.0.0.1:{}", world.http_port) }
     }
 
-    async fn goto(&self, path: &str) {
+    pub async fn goto(&self, path: &str) {
         self.client.goto(&format!("{}{path}", self.base)).await.unwrap_or_else(|e| panic!("{path}: {e}"));
     }
 
-    async fn text(&self, css: &str) -> String {
+    pub async fn text(&self, css: &str) -> String {
         self.wait(css).await.text().await.unwrap_or_else(|e| panic!("{css}: {e}"))
     }
 
-    async fn wait(&self, css: &str) -> fantoccini::elements::Element {
+    pub async fn wait(&self, css: &str) -> fantoccini::elements::Element {
         let found = self.client.wait().at_most(SOON).for_element(Locator::Css(css)).await;
         match found {
             Ok(found) => found,
@@ -83,18 +83,18 @@ impl Browser {
         }
     }
 
-    async fn click(&self, css: &str) {
+    pub async fn click(&self, css: &str) {
         self.wait(css).await.click().await.unwrap_or_else(|e| panic!("{css}: {e}"));
     }
 
-    async fn fill(&self, css: &str, text: &str) {
+    pub async fn fill(&self, css: &str, text: &str) {
         let input = self.wait(css).await;
         input.clear().await.unwrap_or_else(|e| panic!("{css}: {e}"));
         input.send_keys(text).await.unwrap_or_else(|e| panic!("{css}: {e}"));
     }
 
     /// Signs in by the door.
-    async fn sign_in(&self) {
+    pub async fn sign_in(&self) {
         self.goto("/console").await;
         self.fill("input[name=token]", TOKEN).await;
         self.click("main form button").await;
@@ -102,7 +102,7 @@ impl Browser {
     }
 
     /// The page as it is, at three widths.
-    async fn picture(&self, name: &str) {
+    pub async fn picture(&self, name: &str) {
         let Some(folder) = pictures() else { return };
         for (width, x, y) in WIDTHS {
             self.keep(&folder, &format!("{name}-{width}"), x, y).await;
@@ -116,7 +116,7 @@ impl Browser {
         std::fs::write(folder.join(format!("console-{name}.png")), png).expect("a file");
     }
 
-    async fn close(self) {
+    pub async fn close(self) {
         self.client.clone().close().await.expect("the browser closes");
     }
 }

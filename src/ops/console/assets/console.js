@@ -33,3 +33,23 @@ document.querySelectorAll("form[data-count]").forEach((form) => {
   boxes.forEach((box) => box.addEventListener("change", count));
   count();
 });
+
+// Time travel: an order at the version under the slider, which keeps its place and the keyboard.
+(function travel() {
+  const slider = document.querySelector("input[data-travel]");
+  if (!slider) return;
+  let turn = 0;
+  slider.addEventListener("input", () => {
+    const mine = ++turn;
+    const url = new URL(location.href);
+    url.searchParams.set("version", slider.value);
+    fetch(url).then((answer) => (answer.ok ? answer.text() : Promise.reject(answer.status))).then((text) => {
+      if (mine !== turn) return;
+      const then = new DOMParser().parseFromString(text, "text/html");
+      for (const id of ["moment", "history"]) {
+        document.getElementById(id).replaceChildren(...then.getElementById(id).childNodes);
+      }
+      history.replaceState(null, "", url);
+    }).catch(() => location.assign(url));
+  });
+})();

@@ -1,12 +1,18 @@
 //! The pages. Each says what there is to see, what can be done, and to how many.
 
+mod dashboard;
 mod effects;
+mod kpis;
 mod letters;
 mod login;
+mod order;
+mod orders;
 mod overview;
 mod progress;
+mod projections;
 mod replay;
 mod replays;
+mod sagas;
 
 use axum::Router;
 use axum::http::header;
@@ -72,6 +78,15 @@ pub(super) fn guarded() -> Router<Console> {
         .route("/console/replays/{id}/change", post(replay::change))
         .route("/console/replays/{id}/events", get(progress::events))
         .route("/console/replays/{id}/diff.csv", get(replay::csv))
+        .route("/console/orders", get(orders::list))
+        .route("/console/orders/{id}", get(order::show))
+        .route("/console/dashboard", get(dashboard::show))
+        .route("/console/projections", get(projections::show))
+        .route("/console/projections/events", get(projections::events))
+        .route("/console/projections/{name}/change", post(projections::change))
+        .route("/console/sagas", get(sagas::list))
+        .route("/console/sagas/{id}", get(sagas::show))
+        .route("/console/kpis", get(kpis::show))
 }
 
 const A_WHILE: &str = "max-age=300";

@@ -1,14 +1,17 @@
 //! How far a replay is, as it happens: the same piece of page that was served, sent again whenever it changed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use maud::{Markup, html};
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::ops::console::Console;
 use crate::ops::console::desk::Launch;
@@ -80,7 +83,33 @@ pub async fn events(
     Path(id): Path<String>,
     fields: Fields,
 ) -> Response {
-    let Ok(seat) = std::sync::Arc::clone(&console.watchers).try_acquire_owned() else {
+    let dry_run = fields.get("simular").is_some();
+    let watchers = Arc::clone(&console.watchers);
+    stream(&watchers, move || {
+        let (console, view, id) = (console.clone(), view.clone(), id.clone());
+        async move {
+            let run = console.run_of(&id, dry_run).await.ok()?;
+            let launch = console.launches.of(&id, dry_run);
+            let running = launch.as_ref() == Some(&Launch::Running);
+            let over = run.as_ref().map_or(!running, |run| is_over(&run.situation) && !running);
+            Some(Piece { markup: piece(&view, run.as_ref(), launch.as_ref()), over })
+        }
+        .boxed()
+    })
+}
+
+/// What is shown now, and whether it will change no more.
+pub struct Piece {
+    pub markup: Markup,
+    pub over: bool,
+}
+
+/// Sends what `look` sees whenever it changed, until it is over. `None`: it could not look.
+pub fn stream(
+    watchers: &Arc<Semaphore>,
+    look: impl Fn() -> BoxFuture<'static, Option<Piece>> + Send + 'static,
+) -> Response {
+    let Ok(seat) = Arc::clone(watchers).try_acquire_owned() else {
         return Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "busy",
@@ -88,12 +117,11 @@ pub async fn events(
         )
         .into_response();
     };
-    let dry_run = fields.get("simular").is_some();
     let (out, body) = mpsc::channel::<Result<Bytes, std::convert::Infallible>>(2);
     // On this runtime, where the pools are; it ends with the browser's connection.
     tokio::spawn(async move {
         let _seat = seat;
-        follow(&console, &view, &id, dry_run, &out).await;
+        follow(look, &out).await;
     });
     let stream = futures::stream::unfold(body, async |mut body| body.recv().await.map(|part| (part, body)));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
@@ -102,18 +130,15 @@ pub async fn events(
 
 type Out = mpsc::Sender<Result<Bytes, std::convert::Infallible>>;
 
-async fn follow(console: &Console, view: &View, id: &str, dry_run: bool, out: &Out) {
+async fn follow(look: impl Fn() -> BoxFuture<'static, Option<Piece>>, out: &Out) {
     let mut ask = tokio::time::interval(ASK_EVERY);
     ask.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut last = String::new();
     for turn in 0..LASTS {
         ask.tick().await;
         // A database that is away is asked again a second later; the page stands as it stood.
-        let Ok(run) = console.run_of(id, dry_run).await else { continue };
-        let launch = console.launches.of(id, dry_run);
-        let running = launch.as_ref() == Some(&Launch::Running);
-        let over = run.as_ref().map_or(!running, |run| is_over(&run.situation) && !running);
-        let piece = piece(view, run.as_ref(), launch.as_ref()).into_string();
+        let Some(Piece { markup, over }) = look().await else { continue };
+        let piece = markup.into_string();
         let mut message = String::new();
         if piece != last {
             message = format!("event: piece\ndata: {}\n\n", piece.replace(['\n', '\r'], " "));

@@ -1,0 +1,103 @@
+//! Sagas: what goes on over several steps, and each step of one, forward and back.
+
+use axum::extract::{Path, State};
+use axum::response::IntoResponse;
+use maud::{Markup, html};
+
+use super::{Answer, OrPage, SHOWN, choice, orders};
+use crate::ops::console::Console;
+use crate::ops::console::desk::invalid;
+use crate::ops::console::fields::Fields;
+use crate::ops::console::frame::{
+    View, badge, cell, facts, grouped, link, number, page, pretty, table, text,
+};
+use crate::ops::console::order_side::SAGA_STATES;
+use crate::pg::order_side::{Saga, SagaFilter, SagaStep};
+
+const HERE: &str = "/console/sagas";
+
+pub async fn list(State(console): State<Console>, view: View, fields: Fields) -> Answer {
+    let state = fields.get("estado");
+    if state.is_some_and(|state| !SAGA_STATES.contains(&state)) {
+        return Err(invalid(format!("estado: use one of {}", SAGA_STATES.join(", ")))).or_page(&view);
+    }
+    let filter =
+        SagaFilter { state: state.map(str::to_owned), order: fields.get("pedido").map(str::to_owned) };
+    let limit = i64::try_from(SHOWN + 1).unwrap_or(i64::MAX);
+    let mut found = console.sagas(&filter, limit).await.or_page(&view)?;
+    let more = found.as_ref().is_some_and(|found| found.len() > SHOWN);
+    if let Some(found) = &mut found {
+        found.truncate(SHOWN);
+    }
+    let body = html! {
+        p class="quiet" { (view.say("sagas.what")) }
+        form method="get" class="filter" {
+            (choice(&view, "estado", &view.say("col.state"), &SAGA_STATES, &fields))
+            label { (view.say("col.order")) input name="pedido" value=(fields.get("pedido").unwrap_or_default()); }
+            button { (view.say("filter.apply")) }
+        }
+        @if more { p class="box warn" { (view.fill("list.more", &[("n", &SHOWN.to_string())])) } }
+        (listing(&view, found.as_deref()))
+    };
+    Ok(page(&view, &view.say("sagas.title"), HERE, &body).into_response())
+}
+
+/// `None`: there are no tables of sagas.
+pub fn listing(view: &View, found: Option<&[Saga]>) -> Markup {
+    let Some(found) = found else { return html! { p class="empty" { (view.say("sagas.absent")) } } };
+    let heads =
+        ["col.saga", "col.order", "col.state", "col.step", "col.attempts", "col.created", "col.updated"]
+            .map(|key| view.say(key));
+    let rows = found.iter().map(|saga| {
+        vec![
+            cell(html! { a href=(link(HERE, &saga.id)) { code { (saga.id) } } }),
+            cell(html! { a href=(link(orders::HERE, &saga.order_id)) { code { (saga.order_id) } } }),
+            cell(badge(&saga.state)),
+            text(saga.step.as_deref().unwrap_or("–")),
+            number(html! { (grouped(saga.attempts)) }),
+            cell(view.when(&saga.created_at)),
+            cell(view.when(&saga.updated_at)),
+        ]
+    });
+    table(&heads, rows.collect(), &view.say("sagas.none"))
+}
+
+pub async fn show(State(console): State<Console>, view: View, Path(id): Path<String>) -> Answer {
+    let story = console.saga(&id).await.or_page(&view)?;
+    let saga = &story.saga;
+    let body = html! {
+        (facts(&[
+            (view.say("col.state"), badge(&saga.state)),
+            (view.say("col.name"), html! { (saga.name) }),
+            (view.say("col.order"), html! { a href=(link(orders::HERE, &saga.order_id)) { (saga.order_id) } }),
+            (view.say("col.step"), html! { (saga.step.as_deref().unwrap_or("–")) }),
+            (view.say("col.attempts"), html! { (saga.attempts) }),
+            (view.say("sagas.next"), html! { @match &saga.next_at { Some(at) => { (view.when(at)) } None => { "–" } } }),
+            (view.say("sagas.courier"), html! { (if story.couriers.is_empty() { "–".to_owned() } else { story.couriers.join(", ") }) }),
+            (view.say("col.created"), view.when(&saga.created_at)),
+            (view.say("col.updated"), view.when(&saga.updated_at)),
+        ]))
+        h2 { (view.say("sagas.steps")) }
+        (steps(&view, &story.steps))
+        h2 { (view.say("sagas.context")) }
+        (pretty(&story.context))
+    };
+    Ok(page(&view, &view.fill("sagas.one", &[("id", &saga.id)]), HERE, &body).into_response())
+}
+
+fn steps(view: &View, steps: &[SagaStep]) -> Markup {
+    html! { ol class="history" id="steps" {
+        @for step in steps {
+            li class=[(step.kind == "compensation").then_some("back")] {
+                @if let Some(at) = &step.at { (view.when(at)) }
+                strong { (step.step) }
+                (badge(&step.state))
+                span class="quiet" {
+                    (view.word("step", &step.kind))
+                    @if let Some(key) = &step.chave { " · " a href=(link("/console/effects", key)) { code { (key) } } }
+                }
+            }
+        }
+        @if steps.is_empty() { li { (view.say("sagas.no-steps")) } }
+    } }
+}
