@@ -78,6 +78,7 @@ pub mod name {
     pub const OUTBOX_OLDEST: &str = "reprise_outbox_oldest_seconds";
     pub const OUTBOX_PARKED: &str = "reprise_outbox_parked";
     pub const OUTBOX_SECONDS: &str = "reprise_outbox_publish_seconds";
+    pub const ORDERS_FOREIGN: &str = "reprise_orders_foreign_total";
     pub const OUTBOX_SLOT_LAG: &str = "reprise_outbox_slot_lag_bytes";
     pub const UPTIME: &str = "reprise_processo_segundos";
     pub const RESIDENT: &str = "reprise_processo_memoria_bytes";
@@ -202,6 +203,28 @@ impl OutboxFailure {
         match self {
             Self::Refused => "refused",
             Self::Away => "away",
+        }
+    }
+}
+
+/// What became of a message of another system: label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForeignResult {
+    /// Accepted, or known already.
+    Taken,
+    /// None of ours.
+    PassedOver,
+    DeadLettered,
+}
+
+impl ForeignResult {
+    pub const ALL: [Self; 3] = [Self::Taken, Self::PassedOver, Self::DeadLettered];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Taken => "taken",
+            Self::PassedOver => "passed-over",
+            Self::DeadLettered => "dead-lettered",
         }
     }
 }

@@ -152,7 +152,8 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Projections(args) => projections::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Effects(args) => effects::run(args, context).await,
-        Command::Sweep(args) => sweep::run(args, context).await,
+        // Large, and only once.
+        Command::Sweep(args) => Box::pin(sweep::run(args, context)).await,
         Command::Demo(args) => demo::run(args, context).await,
         Command::Replay(args) => replay::run(args, context).await,
         Command::Archive(args) => archive::run(args, context).await,

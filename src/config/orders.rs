@@ -31,6 +31,9 @@ pub struct Orders {
     pub snapshot_every: u32,
     /// `CourierAssigned` is published in its first form too, for consumers that are not ready for the second.
     pub courier_assigned_v1: bool,
+    /// Messages `pedido.*` of other systems, taken as commands; absent: none are.
+    pub foreign_topic: Option<String>,
+    pub foreign_group: String,
 }
 
 /// `orders.format`: how the order side writes its messages.
@@ -122,7 +125,26 @@ pub(super) fn orders(reader: &mut Reader<'_>, kafka: Option<&Kafka>) -> Orders {
     let snapshot_every = section.integer("snapshot_every", &(1..=SNAPSHOT_MAX)).unwrap_or(50);
     let courier_assigned_v1 =
         section.choice("courier_assigned_v1", false, &[("omit", false), ("publish", true)]);
-    Orders { topic: name, dlq_topic, format, registry_url, snapshot_every, courier_assigned_v1 }
+    let foreign_topic = section.text("foreign_topic").and_then(|foreign| {
+        let ours = [Some(name.as_str()), kafka.map(|kafka| kafka.topic.as_str())];
+        if ours.contains(&Some(foreign.as_str())) {
+            let remedy = "use the topic of the other system; ours would come back as commands";
+            section.reject("foreign_topic", "is a topic that the order side itself writes", remedy);
+            return None;
+        }
+        Some(foreign)
+    });
+    let foreign_group = section.text("foreign_group").unwrap_or_else(|| "orders-foreign".to_owned());
+    Orders {
+        topic: name,
+        dlq_topic,
+        format,
+        registry_url,
+        snapshot_every,
+        courier_assigned_v1,
+        foreign_topic,
+        foreign_group,
+    }
 }
 
 /// `None` only where a problem was recorded.

@@ -181,6 +181,13 @@ const ORDERS: &[Described] = &[
         "omit",
         "Publish `CourierAssigned` in its first form too, for consumers that are not ready for the second",
     ),
+    (
+        "foreign_topic",
+        "text",
+        "",
+        "Messages `pedido.*` of another system, taken as commands on orders; absent: none are",
+    ),
+    ("foreign_group", "text", "orders-foreign", "The consumer group that reads it"),
 ];
 const OUTBOX: &[Described] = &[
     (

@@ -25,11 +25,13 @@ pub enum Reason {
     EffectExhausted,
     /// Postgres refuses the row for its data (class 22 or 23).
     RefusedByDatabase,
+    /// The rules of an order say no to a message of another system.
+    CommandRefused,
 }
 
 impl Reason {
     /// Every reason, for metrics that must exist before anything happened.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::InvalidJson,
         Self::InvalidAvro,
         Self::MissingField,
@@ -41,6 +43,7 @@ impl Reason {
         Self::EffectRefused,
         Self::EffectExhausted,
         Self::RefusedByDatabase,
+        Self::CommandRefused,
     ];
 
     pub const fn code(self) -> &'static str {
@@ -56,6 +59,7 @@ impl Reason {
             Self::EffectRefused => "efeito-recusado",
             Self::EffectExhausted => "efeito-esgotado",
             Self::RefusedByDatabase => "dado-recusado-pelo-banco",
+            Self::CommandRefused => "comando-recusado",
         }
     }
 

@@ -1,16 +1,17 @@
-//! The outbox in numbers.
+//! The order side's way out and in, in numbers.
 
 use std::time::Duration;
 
 use prometheus::{Gauge, Histogram, IntCounter, IntGauge};
 
 use super::family::{Families, seconds};
-use super::{Metrics, MetricsError, OutboxFailure, name};
+use super::{ForeignResult, Metrics, MetricsError, OutboxFailure, name};
 use crate::outbox::Destination;
 use crate::pg::outbox::Waiting;
 
 const DESTINATION: &str = "destination";
 const CAUSE: &str = "cause";
+const RESULT: &str = "result";
 
 pub(super) struct OutboxSeries {
     published: [IntCounter; Destination::ALL.len()],
@@ -21,6 +22,7 @@ pub(super) struct OutboxSeries {
     parked: IntGauge,
     publish_seconds: Histogram,
     slot_lag: IntGauge,
+    foreign: [IntCounter; ForeignResult::ALL.len()],
 }
 
 impl OutboxSeries {
@@ -35,7 +37,13 @@ impl OutboxSeries {
             "Attempts to publish that failed: refused by the broker for the message, or nobody there to take it",
             &[CAUSE],
         )?;
+        let foreign = families.counters(
+            name::ORDERS_FOREIGN,
+            "Messages of other systems, by what became of them",
+            &[RESULT],
+        )?;
         Ok(Self {
+            foreign: ForeignResult::ALL.map(|result| foreign.with_label_values(&[result.as_str()])),
             published: Destination::ALL.map(|d| published.with_label_values(&[d.as_str()])),
             failures: OutboxFailure::ALL.map(|f| failures.with_label_values(&[f.as_str()])),
             parked_total: families
@@ -70,6 +78,10 @@ impl Metrics {
             let age = Duration::from_millis(u64::try_from(now - created_ms).unwrap_or(0));
             self.outbox.publish_seconds.observe(age.as_secs_f64());
         }
+    }
+
+    pub fn foreign(&self, result: ForeignResult) {
+        self.outbox.foreign[result as usize].inc();
     }
 
     pub fn outbox_failed(&self, failure: OutboxFailure) {

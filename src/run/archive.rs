@@ -119,7 +119,7 @@ fn settings(config: &Config) -> ConsumerSettings {
 }
 
 /// Nothing is decided about a record on the polling thread.
-fn as_it_is(_: LaneId, raw: Box<RawRecord>) -> Decoding {
+pub(super) fn as_it_is(_: LaneId, raw: Box<RawRecord>) -> Decoding {
     Decoding::Ready { content: Content::Skip(Skip::OtherType), raw, traceparent: None }
 }
 

@@ -16,6 +16,7 @@ mod beside;
 pub mod console;
 pub mod decode;
 pub mod dry_run;
+mod foreign;
 mod gauges;
 pub mod orders;
 pub mod parts;

@@ -1,4 +1,4 @@
-//! The API of orders: where its desk comes from, and the process that serves nothing else.
+//! The API of orders: where its desk comes from, and the process that serves it (and takes foreign messages).
 
 use axum::Router;
 
@@ -13,7 +13,7 @@ use crate::pg::connect::Database;
 
 /// Serves the API until it is told to stop.
 pub async fn api(config: &Config, options: LiveOptions) -> Result<(), RunError> {
-    serve(config, options, Beside { rooms: Vec::new(), routes: vec![routes] }).await
+    serve(config, options, Beside { rooms: vec![super::foreign::room()], routes: vec![routes] }).await
 }
 
 /// The routes of orders, for the listener of any process.

@@ -23,7 +23,7 @@ pub async fn relay(config: &Config, options: LiveOptions) -> Result<(), RunError
 /// The whole of the service in one process: a later room is a line here.
 pub async fn all(config: &Config, options: LiveOptions) -> Result<(), RunError> {
     let beside = Beside {
-        rooms: vec![room(), super::projections::room()],
+        rooms: vec![room(), super::projections::room(), super::foreign::room()],
         routes: vec![super::orders::routes, super::projections::routes],
     };
     // Large, and only once.

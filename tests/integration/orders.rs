@@ -2,6 +2,7 @@
 
 mod api;
 mod feed;
+mod foreign;
 mod store;
 
 use reprise::orders::desk::{Desk, DeskSettings, Request};
