@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgConnection};
+use uuid::Uuid;
 
 use super::error::StoreError;
 
@@ -41,7 +42,8 @@ pub struct SagaStep {
     pub kind: String,
     pub state: String,
     pub chave: Option<String>,
-    pub at: Option<String>,
+    pub note: Option<String>,
+    pub at: String,
 }
 
 /// A saga with everything it did.
@@ -60,7 +62,7 @@ pub struct SagaStory {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SagaFilter {
     pub state: Option<String>,
-    pub order: Option<String>,
+    pub order: Option<Uuid>,
 }
 
 /// A window of one or all tenants.
@@ -123,44 +125,42 @@ pub async fn sagas(
         return Ok(None);
     }
     let sql = format!(
-        "{SAGA} where ($1::text is null or state::text = $1) and ($2::text is null or order_id::text = $2)
+        "{SAGA} where ($1::text is null or state = $1) and ($2::uuid is null or order_id = $2)
          order by saga.created_at desc, saga.id desc limit $3"
     );
     let found = sqlx::query_as(AssertSqlSafe(sql))
         .bind(filter.state.as_deref())
-        .bind(filter.order.as_deref())
+        .bind(filter.order)
         .bind(limit)
         .fetch_all(connection)
         .await?;
     Ok(Some(found))
 }
 
-pub async fn saga(connection: &mut PgConnection, id: &str) -> Result<Option<SagaStory>, StoreError> {
+pub async fn saga(connection: &mut PgConnection, id: Uuid) -> Result<Option<SagaStory>, StoreError> {
     if !is_there(connection, "saga").await? {
         return Ok(None);
     }
-    let sql = format!("{SAGA} where id::text = $1");
+    let sql = format!("{SAGA} where id = $1");
     let found = sqlx::query_as(AssertSqlSafe(sql)).bind(id).fetch_optional(&mut *connection).await?;
     let Some(saga) = found else { return Ok(None) };
-    let context =
-        sqlx::query_scalar("select coalesce(to_jsonb(context), 'null') from saga where id::text = $1")
-            .bind(id)
-            .fetch_one(&mut *connection)
-            .await?;
+    let context = sqlx::query_scalar("select coalesce(to_jsonb(context), 'null') from saga where id = $1")
+        .bind(id)
+        .fetch_one(&mut *connection)
+        .await?;
     let steps = sqlx::query_as(concat!(
-        "select step::text as step, kind::text as kind, state::text as state, chave, ",
+        "select step, kind, state, chave, to_jsonb(s) ->> 'note' as note, ",
         instant!("at"),
-        " as at from saga_step where saga_id::text = $1 order by saga_step.at, kind, step"
+        " as at from saga_step s where saga_id = $1 order by (to_jsonb(s) ->> 'id')::bigint, s.at"
     ))
     .bind(id)
     .fetch_all(&mut *connection)
     .await?;
-    let couriers = sqlx::query_scalar(
-        "select courier_id::text from courier_reservation where saga_id::text = $1 order by 1",
-    )
-    .bind(id)
-    .fetch_all(connection)
-    .await?;
+    let couriers =
+        sqlx::query_scalar("select courier_id::text from courier_reservation where saga_id = $1 order by 1")
+            .bind(id)
+            .fetch_all(connection)
+            .await?;
     Ok(Some(SagaStory { saga, context, steps, couriers }))
 }
 

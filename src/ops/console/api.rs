@@ -17,12 +17,11 @@ use utoipa::{OpenApi, ToSchema};
 use super::Console;
 use super::desk::{BARS_MAX, ReplayAsk, Ruled, decision_of, invalid, state_of};
 use super::fields::Fields;
-use super::order_side::{SAGA_STATES, Steer};
+use super::order_side::{Steer, sagas_of};
 use super::samples::per_second;
 use crate::domain::effect::Outcome;
 use crate::ops::problem::Problem;
 use crate::pg::letters::Selection;
-use crate::pg::order_side::SagaFilter;
 use crate::pg::replay::Change;
 use crate::pg::review::Filter;
 use crate::run::told::{ListedLetter, ListedRun, ShownLetter, Told};
@@ -410,12 +409,7 @@ async fn steer(
     params(("state" = Option<String>, Query, description = "started, compensating, succeeded or failed"), ("order" = Option<String>, Query)),
     responses((status = 200, description = "At most 1000 sagas"), (status = 422, description = "A filter cannot be used")))]
 async fn sagas(State(console): State<Console>, fields: Fields) -> Answer {
-    let state = fields.get("state");
-    if state.is_some_and(|state| !SAGA_STATES.contains(&state)) {
-        return Err(invalid(format!("state: use one of {}", SAGA_STATES.join(", "))));
-    }
-    let filter =
-        SagaFilter { state: state.map(str::to_owned), order: fields.get("order").map(str::to_owned) };
+    let filter = sagas_of(("state", fields.get("state")), ("order", fields.get("order")))?;
     let found = console.sagas(&filter, i64::try_from(LIST_MAX).unwrap_or(i64::MAX)).await?;
     Ok(Json(found.unwrap_or_default()).into_response())
 }

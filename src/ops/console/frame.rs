@@ -241,7 +241,8 @@ pub fn badge(word: &str) -> Markup {
     let kind = match word {
         "concluido" | "aplicado" | "resolvida" | "ja-registrado" | "delivered" | "active" | "succeeded"
         | "done" => "good",
-        "incerto" | "falhou" | "recusado" | "aberta" | "divergente" | "cancelled" | "failed" => "bad",
+        "incerto" | "falhou" | "recusado" | "aberta" | "divergente" | "cancelled" | "failed"
+        | "uncertain" | "offline" => "bad",
         "executando"
         | "reservado"
         | "seria-aplicado"

@@ -10,7 +10,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::Console;
-use super::desk::{Launch, unknown};
+use super::desk::{Launch, invalid, unknown};
 use crate::domain::effect::EffectState;
 use crate::ops::problem::Problem;
 use crate::orders::desk::{DeskError, History};
@@ -66,6 +66,19 @@ impl Steer {
         args.push(name.as_str().to_owned());
         args
     }
+}
+
+/// Which sagas are asked for; what is wrong with it names the field.
+pub fn sagas_of(
+    (state_field, state): (&str, Option<&str>),
+    (order_field, order): (&str, Option<&str>),
+) -> Result<SagaFilter, Problem> {
+    if state.is_some_and(|state| !SAGA_STATES.contains(&state)) {
+        return Err(invalid(format!("{state_field}: use one of {}", SAGA_STATES.join(", "))));
+    }
+    let order = order.map(str::parse).transpose();
+    let order = order.map_err(|_| invalid(format!("{order_field}: must be the UUID of an order")))?;
+    Ok(SagaFilter { state: state.map(str::to_owned), order })
 }
 
 /// Under which a rebuild is remembered.
@@ -139,9 +152,11 @@ impl Console {
     }
 
     pub async fn saga(&self, id: &str) -> Result<SagaStory, Problem> {
+        let missing = || unknown(format!("there is no saga {id:?}; look it up in the list"));
+        let key = id.parse().map_err(|_| missing())?;
         let mut connection = self.database.pool().acquire().await.map_err(StoreError::from)?;
-        let found = order_side::saga(&mut connection, id).await?;
-        found.ok_or_else(|| unknown(format!("there is no saga {id:?}; look it up in the list")))
+        let found = order_side::saga(&mut connection, key).await?;
+        found.ok_or_else(missing)
     }
 
     pub async fn kpis(&self, tenant: Option<&str>) -> Result<Kpis, Problem> {

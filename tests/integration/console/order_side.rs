@@ -182,3 +182,150 @@ async fn read_models_are_steered_over_http_and_refusals_name_their_field() {
     assert_eq!(post("drop", json!({})).await.status, 200);
     assert_eq!(shop.number("select max(generation)::bigint from projection_cursors").await, 1);
 }
+
+/// Where no migration has made them: the columns that the pages read.
+const SAGAS: &str = "create table if not exists courier (id text primary key, tenant_id text, vehicle_type text);
+    create table if not exists saga (id uuid primary key, name text not null, order_id uuid not null, tenant_id text,
+        ordinal int, state text not null, step text not null, context jsonb not null default '{}',
+        next_at timestamptz default now(), attempts int not null default 0, created_at timestamptz default now(),
+        updated_at timestamptz default now());
+    create table if not exists saga_step (id bigint generated always as identity, saga_id uuid not null, step text,
+        kind text, state text, chave text, note text, at timestamptz not null default now());
+    create table if not exists courier_reservation (courier_id text, order_id uuid, saga_id uuid)";
+const WINDOWS: &str =
+    "create table if not exists kpi_orders_per_minute (tenant_id text, window_start timestamptz,
+        orders bigint, amount_cents bigint);
+    create table if not exists kpi_orders_hour (like kpi_orders_per_minute);
+    create table if not exists courier_offline (courier_id text, tenant_id text, last_seen_at timestamptz,
+        detected_at timestamptz, back_at timestamptz)";
+
+async fn every(shop: &Shop, statements: &str) {
+    for statement in statements.split(';') {
+        shop.world.execute(statement).await;
+    }
+}
+
+#[tokio::test]
+async fn a_saga_that_waits_for_a_decision_says_so_and_leads_to_its_effect() {
+    let shop = shop().await;
+    let (order, saga, other) = (Uuid::new_v4(), Uuid::new_v4(), Uuid::new_v4());
+    shop.place(order).await;
+    every(&shop, SAGAS).await;
+    let row = |id: Uuid, order: Uuid, state: &str, step: &str| {
+        format!(
+            "insert into saga (id, name, order_id, tenant_id, ordinal, state, step)
+             values ('{id}', 'assign-order-to-courier', '{order}', 't1', 1, '{state}', '{step}')"
+        )
+    };
+    let step = |step: &str, kind: &str, state: &str, key: &str| {
+        format!(
+            "insert into saga_step (saga_id, step, kind, state, chave)
+             values ('{saga}', '{step}', '{kind}', '{state}', nullif('{key}', ''))"
+        )
+    };
+    let key = format!("{saga}-ChargeFee:charge-fee");
+    let rows = [
+        row(saga, order, "started", "ChargeFee"),
+        row(other, Uuid::new_v4(), "failed", "ReserveCourier"),
+        "insert into courier (id, tenant_id, vehicle_type) values ('moto-7', 't1', 'bike')".to_owned(),
+        format!(
+            "insert into courier_reservation (courier_id, order_id, saga_id) values ('moto-7', '{order}', '{saga}')"
+        ),
+        step("ReserveCourier", "action", "done", ""),
+        step("ChargeFee", "action", "started", &key),
+        step("ChargeFee", "action", "uncertain", &key),
+    ];
+    every(&shop, &rows.join(";")).await;
+    let _console = console(&shop.world).await;
+    let browser = Browser::open(&shop.world, &[]).await;
+    browser.sign_in().await;
+    browser.goto(&format!("/console/orders/{order}")).await;
+    browser.click("a[href^='/console/sagas/']").await;
+    assert_eq!(browser.text("h1").await, format!("Saga {saga}"));
+    assert!(browser.text(".box.warn").await.contains("until its effect is decided"));
+    assert!(browser.text("dl.facts").await.contains("moto-7"));
+    let steps = browser.text("#steps").await;
+    let places = ["ReserveCourier", "started", "uncertain"].map(|word| steps.find(word).expect("a step"));
+    assert!(places.is_sorted(), "{steps}");
+    assert!(steps.contains(&key), "{steps}");
+    browser.picture("saga").await;
+    browser.goto("/console/sagas?estado=failed").await;
+    let listed = browser.text("tbody").await;
+    assert!(listed.contains(&other.to_string()) && !listed.contains(&saga.to_string()), "{listed}");
+    browser.close().await;
+
+    let found = get(&shop.world, &format!("/api/v1/sagas?order={order}")).await;
+    assert_eq!((found[0]["id"].as_str(), found[1].is_null()), (Some(saga.to_string().as_str()), true));
+    let refused = call(&shop.world, "GET", "/api/v1/sagas?order=x", None).await;
+    assert_eq!(refused.status, 422, "{}", refused.body);
+}
+
+#[tokio::test]
+async fn the_flow_is_drawn_for_one_tenant_or_all() {
+    let shop = shop().await;
+    every(&shop, WINDOWS).await;
+    // By the minute: what t1 and t2 had, from 03:00 on; 03:02 is empty.
+    let minutes = [(0, 3, 1), (1, 5, 0), (3, 7, 4), (4, 6, 2), (5, 9, 1)];
+    let mut rows = Vec::new();
+    for (minute, t1, t2) in minutes {
+        for (tenant, orders) in [("t1", t1), ("t2", t2)].into_iter().filter(|(_, n)| *n > 0) {
+            for table in ["kpi_orders_per_minute", "kpi_orders_hour"] {
+                let minute = if table == "kpi_orders_hour" { minute * 5 } else { minute };
+                rows.push(format!(
+                    "insert into {table} (tenant_id, window_start, orders, amount_cents)
+                     values ('{tenant}', '2026-10-14T03:{minute:02}:00Z', {orders}, {})",
+                    orders * 10_000
+                ));
+            }
+        }
+    }
+    for (courier, back) in [("moto-7", "null"), ("moto-8", "'2026-10-14T03:30:00Z'")] {
+        rows.push(format!(
+            "insert into courier_offline (courier_id, tenant_id, last_seen_at, detected_at, back_at)
+             values ('{courier}', 't1', '2026-10-14T03:00:00Z', '2026-10-14T03:10:00Z', {back})"
+        ));
+    }
+    every(&shop, &rows.join(";")).await;
+    let _console = console(&shop.world).await;
+    let all = get(&shop.world, "/api/v1/kpis").await;
+    let counts: Vec<_> = all["perMinute"].as_array().expect("windows").iter().map(|w| &w["orders"]).collect();
+    assert_eq!(counts, [4, 5, 11, 8, 10]);
+    assert_eq!(all["tenants"], json!(["t1", "t2"]));
+    let one = get(&shop.world, "/api/v1/kpis?tenant=t2").await;
+    let cents: Vec<_> =
+        one["perHour"].as_array().expect("windows").iter().map(|w| &w["amountCents"]).collect();
+    assert_eq!(cents, [10_000, 40_000, 20_000, 10_000]);
+
+    let browser = Browser::open(&shop.world, &["--accept-lang=pt-BR"]).await;
+    browser.sign_in().await;
+    browser.goto("/console/kpis").await;
+    browser.wait("#minute[data-newest='10'] polyline").await;
+    browser.wait("#hour polyline").await;
+    let couriers = browser.text("#couriers").await;
+    assert!(couriers.find("moto-7") < couriers.find("moto-8"), "who is away comes first: {couriers}");
+    browser.picture("flow").await;
+    browser.click("a[href='?tenant=t2']").await;
+    browser.wait("#minute[data-newest='1']").await;
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn where_sagas_and_windows_are_not_set_up_the_pages_say_so() {
+    let shop = shop().await;
+    every(
+        &shop,
+        "drop table if exists courier_reservation, saga_step, saga cascade;
+         drop table if exists kpi_orders_per_minute, kpi_orders_hour, courier_offline cascade",
+    )
+    .await;
+    let _console = console(&shop.world).await;
+    assert_eq!(get(&shop.world, "/api/v1/sagas").await, json!([]));
+    assert_eq!(get(&shop.world, "/api/v1/kpis").await["perMinute"], json!(null));
+    let browser = Browser::open(&shop.world, &[]).await;
+    browser.sign_in().await;
+    for path in ["/console/sagas", "/console/kpis"] {
+        browser.goto(path).await;
+        assert!(browser.text(".empty").await.contains("not set up"), "{path}");
+    }
+    browser.close().await;
+}

@@ -49,7 +49,7 @@ pub async fn show(
     let history = console.history(id, after, EVENTS).await.or_page(&view)?;
     let name = id.to_string();
     let effects = console.effects_of(&name).await.or_page(&view)?;
-    let filter = SagaFilter { order: Some(name.clone()), ..SagaFilter::default() };
+    let filter = SagaFilter { order: Some(id), ..SagaFilter::default() };
     let sagas = console.sagas(&filter, SAGAS).await.or_page(&view)?;
     let body = html! {
         (slider(&view, version, newest.version))
@@ -101,12 +101,18 @@ fn moment(view: &View, at: &Order, before: Option<&Order>, history: &History, ne
     }
 }
 
-/// Fields by their names at the boundary; what every change moves along is left out.
+/// Fields by their names at the boundary, those in front first that say most.
 fn fields_of(order: &Order) -> Vec<(String, Value)> {
-    let fields = serde_json::to_value(order).unwrap_or_default();
+    let first = ["status", "amountCents", "paidCents", "tenantId", "customerId", "sellerId", "items"];
     let dull = ["orderId", "version"];
+    let fields = serde_json::to_value(order).unwrap_or_default();
     let fields = fields.as_object().into_iter().flatten();
-    fields.filter(|(name, _)| !dull.contains(&name.as_str())).map(|(n, v)| (n.clone(), v.clone())).collect()
+    let fields = fields.filter(|(name, _)| !dull.contains(&name.as_str()));
+    let mut fields: Vec<(String, Value)> =
+        fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let place = |name: &String| first.iter().position(|each| each == name).unwrap_or(first.len());
+    fields.sort_by_key(|(name, _)| place(name));
+    fields
 }
 
 fn shown(view: &View, name: &str, value: &Value) -> Markup {
@@ -138,7 +144,7 @@ fn changed(view: &View, before: Option<&Order>, at: &Order) -> Markup {
         (*before != after && name != "updatedAt").then(|| {
             vec![
                 text(view.word("field", &name)),
-                cell(html! { del { (shown(view, &name, before)) } }),
+                cell(html! { @if before.is_null() { (shown(view, &name, before)) } @else { del { (shown(view, &name, before)) } } }),
                 cell(html! { ins { (shown(view, &name, &after)) } }),
             ]
         })

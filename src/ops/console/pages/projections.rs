@@ -12,7 +12,7 @@ use super::{Answer, OrPage};
 use crate::ops::console::Console;
 use crate::ops::console::desk::{Launch, invalid};
 use crate::ops::console::fields::Fields;
-use crate::ops::console::frame::{View, badge, cell, grouped, link, number, page, table};
+use crate::ops::console::frame::{View, badge, cell, grouped, link, number, page, table, text};
 use crate::ops::console::order_side::Steer;
 use crate::ops::console::session::Signed;
 use crate::ops::problem::Problem;
@@ -47,8 +47,7 @@ fn standing(view: &View, console: &Console, lags: &[Lag]) -> Markup {
         "col.shard",
         "col.state",
         "col.position",
-        "col.lag-events",
-        "col.lag-seconds",
+        "col.behind",
         "col.progress",
     ]
     .map(|key| view.say(key));
@@ -61,8 +60,7 @@ fn standing(view: &View, console: &Console, lags: &[Lag]) -> Markup {
             number(html! { (lag.shard) }),
             cell(badge(&lag.state)),
             number(html! { (grouped(lag.position)) }),
-            number(html! { (grouped(lag.lag_events)) }),
-            number(html! { (format!("{:.1}", lag.lag_seconds)) }),
+            text(view.fill("projections.behind", &[("n", &grouped(lag.lag_events)), ("s", &format!("{:.1}", lag.lag_seconds))])),
             cell(html! { progress max=(all.max(1)) value=(if all == 0 { 1 } else { lag.position }) aria-label=(words) {} }),
         ]
     });

@@ -6,23 +6,18 @@ use maud::{Markup, html};
 
 use super::{Answer, OrPage, SHOWN, choice, orders};
 use crate::ops::console::Console;
-use crate::ops::console::desk::invalid;
 use crate::ops::console::fields::Fields;
 use crate::ops::console::frame::{
     View, badge, cell, facts, grouped, link, number, page, pretty, table, text,
 };
-use crate::ops::console::order_side::SAGA_STATES;
-use crate::pg::order_side::{Saga, SagaFilter, SagaStep};
+use crate::ops::console::order_side::{SAGA_STATES, sagas_of};
+use crate::pg::order_side::{Saga, SagaStep};
 
 const HERE: &str = "/console/sagas";
 
 pub async fn list(State(console): State<Console>, view: View, fields: Fields) -> Answer {
-    let state = fields.get("estado");
-    if state.is_some_and(|state| !SAGA_STATES.contains(&state)) {
-        return Err(invalid(format!("estado: use one of {}", SAGA_STATES.join(", ")))).or_page(&view);
-    }
-    let filter =
-        SagaFilter { state: state.map(str::to_owned), order: fields.get("pedido").map(str::to_owned) };
+    let asked = sagas_of(("estado", fields.get("estado")), ("pedido", fields.get("pedido")));
+    let filter = asked.or_page(&view)?;
     let limit = i64::try_from(SHOWN + 1).unwrap_or(i64::MAX);
     let mut found = console.sagas(&filter, limit).await.or_page(&view)?;
     let more = found.as_ref().is_some_and(|found| found.len() > SHOWN);
@@ -65,7 +60,9 @@ pub fn listing(view: &View, found: Option<&[Saga]>) -> Markup {
 pub async fn show(State(console): State<Console>, view: View, Path(id): Path<String>) -> Answer {
     let story = console.saga(&id).await.or_page(&view)?;
     let saga = &story.saga;
+    let held = story.steps.last().is_some_and(|step| step.state == "uncertain");
     let body = html! {
+        @if held { p class="box warn" { (view.say("sagas.held")) } }
         (facts(&[
             (view.say("col.state"), badge(&saga.state)),
             (view.say("col.name"), html! { (saga.name) }),
@@ -89,9 +86,10 @@ fn steps(view: &View, steps: &[SagaStep]) -> Markup {
     html! { ol class="history" id="steps" {
         @for step in steps {
             li class=[(step.kind == "compensation").then_some("back")] {
-                @if let Some(at) = &step.at { (view.when(at)) }
+                (view.when(&step.at))
                 strong { (step.step) }
                 (badge(&step.state))
+                @if let Some(note) = &step.note { span { (note) } }
                 span class="quiet" {
                     (view.word("step", &step.kind))
                     @if let Some(key) = &step.chave { " · " a href=(link("/console/effects", key)) { code { (key) } } }
