@@ -240,7 +240,7 @@ pub fn facts(facts: &[(String, Markup)]) -> Markup {
 pub fn badge(word: &str) -> Markup {
     let kind = match word {
         "concluido" | "aplicado" | "resolvida" | "ja-registrado" | "delivered" | "active" | "succeeded"
-        | "done" => "good",
+        | "done" | "online" => "good",
         "incerto" | "falhou" | "recusado" | "aberta" | "divergente" | "cancelled" | "failed"
         | "uncertain" | "offline" => "bad",
         "executando"

@@ -142,6 +142,7 @@ impl Console {
             (0, answer) => Ok(answer),
             // That rows differ is what a comparison was asked for.
             (3, Some(answer)) if matches!(steer, Steer::Compare { .. }) => Ok(Some(answer)),
+            (4, _) => Err(unknown(said.refusal)),
             _ => Err(said.problem()),
         }
     }

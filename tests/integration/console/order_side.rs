@@ -1,5 +1,6 @@
 //! The order side in the console: orders and their past, the dashboard, read models, sagas, flow.
 
+use fantoccini::Locator;
 use fantoccini::key::Key;
 use reprise::orders::desk::{Desk, DeskSettings};
 use reprise::orders::order::Command;
@@ -106,6 +107,31 @@ async fn a_person_goes_from_a_number_to_an_order_and_through_its_past() {
 }
 
 #[tokio::test]
+async fn a_long_list_goes_on_where_its_page_ended() {
+    let shop = shop().await;
+    let all = "insert into orders_view_g1
+        select ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, 't' || n % 2, 'v1', 'paid', 2, 100, null,
+               null, now(), now(), now()
+        from generate_series(1, 410) as n";
+    shop.world.execute(all).await;
+    let _console = console(&shop.world).await;
+    let browser = Browser::open(&shop.world, &[]).await;
+    browser.sign_in().await;
+    browser.goto("/console/orders?tenant=t1").await;
+    assert_eq!(browser.client.find_all(Locator::Css("tbody tr")).await.expect("rows").len(), 200);
+    // Of t1 there are the odd ones: 399 is the two hundredth.
+    browser.click("a[rel=next]").await;
+    browser.wait("tbody a[href$='000000000401']").await;
+    let rows = browser.client.find_all(Locator::Css("tbody tr")).await.expect("rows").len();
+    assert_eq!(rows, 5);
+    assert!(browser.client.find(Locator::Css("a[rel=next]")).await.is_err(), "this is the last page");
+    browser.goto("/console/orders?id=00000000-0000-4000-8000-0000000004").await;
+    // 400 to 410.
+    assert_eq!(browser.client.find_all(Locator::Css("tbody tr")).await.expect("rows").len(), 11);
+    browser.close().await;
+}
+
+#[tokio::test]
 async fn a_person_rebuilds_compares_shows_and_drops_a_read_model() {
     let shop = shop().await;
     for _ in 0..4 {
@@ -181,6 +207,8 @@ async fn read_models_are_steered_over_http_and_refusals_name_their_field() {
     assert_eq!((compared.status, &compared.json()["different"]), (200, &json!(1)), "{}", compared.body);
     assert_eq!(post("drop", json!({})).await.status, 200);
     assert_eq!(shop.number("select max(generation)::bigint from projection_cursors").await, 1);
+    let gone = post("drop", json!({})).await;
+    assert_eq!((gone.status, &gone.json()["code"]), (404, &json!("not-found")), "{}", gone.body);
 }
 
 /// Where no migration has made them: the columns that the pages read.

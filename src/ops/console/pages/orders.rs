@@ -86,30 +86,19 @@ pub fn freshness(view: &View, behind: i64) -> Markup {
 }
 
 fn listing(view: &View, found: &[OrderRow]) -> Markup {
-    let heads = [
-        "col.order",
-        "col.tenant",
-        "col.state",
-        "col.version",
-        "col.amount",
-        "col.seller",
-        "col.courier",
-        "col.placed",
-        "col.updated",
-    ]
-    .map(|key| view.say(key));
+    let heads =
+        ["col.order", "col.tenant", "col.state", "col.amount", "col.seller", "col.courier", "col.placed"]
+            .map(|key| view.say(key));
     let rows = found.iter().map(|row| {
         let id = row.order_id.to_string();
         vec![
-            cell(html! { a href=(link(HERE, &id)) { code { (id) } } }),
+            cell(html! { a href=(link(HERE, &id)) { code class="id" { (id) } } }),
             text(&row.tenant_id),
             cell(badge(&row.status)),
-            number(html! { (row.version) }),
             number(html! { (money(row.amount_cents.into())) }),
             text(&row.seller_id),
             text(row.courier_id.as_deref().unwrap_or("–")),
             cell(view.when(&row.placed_at)),
-            cell(view.when(&row.updated_at)),
         ]
     });
     table(&heads, rows.collect(), &view.say("orders.none"))

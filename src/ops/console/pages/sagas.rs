@@ -7,9 +7,7 @@ use maud::{Markup, html};
 use super::{Answer, OrPage, SHOWN, choice, orders};
 use crate::ops::console::Console;
 use crate::ops::console::fields::Fields;
-use crate::ops::console::frame::{
-    View, badge, cell, facts, grouped, link, number, page, pretty, table, text,
-};
+use crate::ops::console::frame::{View, badge, cell, facts, link, page, pretty, table, text};
 use crate::ops::console::order_side::{SAGA_STATES, sagas_of};
 use crate::pg::order_side::{Saga, SagaStep};
 
@@ -40,18 +38,16 @@ pub async fn list(State(console): State<Console>, view: View, fields: Fields) ->
 /// `None`: there are no tables of sagas.
 pub fn listing(view: &View, found: Option<&[Saga]>) -> Markup {
     let Some(found) = found else { return html! { p class="empty" { (view.say("sagas.absent")) } } };
-    let heads =
-        ["col.saga", "col.order", "col.state", "col.step", "col.attempts", "col.created", "col.updated"]
-            .map(|key| view.say(key));
+    let heads = ["col.saga", "col.order", "col.state", "col.step", "col.created"].map(|key| view.say(key));
     let rows = found.iter().map(|saga| {
         vec![
-            cell(html! { a href=(link(HERE, &saga.id)) { code { (saga.id) } } }),
-            cell(html! { a href=(link(orders::HERE, &saga.order_id)) { code { (saga.order_id) } } }),
+            cell(html! { a href=(link(HERE, &saga.id)) { code class="id" { (saga.id) } } }),
+            cell(
+                html! { a href=(link(orders::HERE, &saga.order_id)) { code class="id" { (saga.order_id) } } },
+            ),
             cell(badge(&saga.state)),
             text(saga.step.as_deref().unwrap_or("–")),
-            number(html! { (grouped(saga.attempts)) }),
             cell(view.when(&saga.created_at)),
-            cell(view.when(&saga.updated_at)),
         ]
     });
     table(&heads, rows.collect(), &view.say("sagas.none"))
