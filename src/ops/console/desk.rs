@@ -158,7 +158,7 @@ pub struct Ruled {
 
 impl Console {
     /// A pinned connection: whatever is asked here is found by its key, however large the ledger is.
-    async fn connection(&self) -> Result<PgConnection, Problem> {
+    pub(super) async fn connection(&self) -> Result<PgConnection, Problem> {
         Ok(self.database.dedicated().await?)
     }
 

@@ -15,18 +15,19 @@ use crate::domain::effect::EffectState;
 use crate::ops::problem::Problem;
 use crate::orders::desk::{DeskError, History};
 use crate::orders::order::{Order, Refusal};
+use crate::pg::connect::within;
 use crate::pg::error::StoreError;
 use crate::pg::order_side::{self, Kpis, Saga, SagaFilter, SagaStory};
 use crate::pg::orders::Until;
 use crate::pg::projection_rows::{self as rows, DashboardRow, OrderRow, Wanted};
 use crate::pg::projections::{self, Lag};
-use crate::pg::review::{Filter, Summary};
+use crate::pg::review::{self, Filter, Summary};
 use crate::projections::Name;
 
 /// Where a saga can be.
 pub const SAGA_STATES: [&str; 4] = ["started", "compensating", "succeeded", "failed"];
 /// Effects of one order that its page shows.
-const EFFECTS: usize = 100;
+const EFFECTS: i64 = 100;
 
 impl From<DeskError> for Problem {
     fn from(error: DeskError) -> Self {
@@ -107,10 +108,11 @@ impl Console {
 
     /// The effects of an order, whatever their state.
     pub async fn effects_of(&self, order: &str) -> Result<Vec<Summary>, Problem> {
+        let mut connection = self.connection().await?;
         let mut all = Vec::new();
         for state in [EffectState::Uncertain, EffectState::Reserved, EffectState::Done] {
             let filter = Filter { state, effect_type: None, order_id: Some(order) };
-            all.extend(self.effects(filter, EFFECTS).await?);
+            all.extend(within(review::list(&mut connection, filter, EFFECTS)).await?);
         }
         Ok(all)
     }

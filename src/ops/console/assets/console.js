@@ -39,7 +39,7 @@ document.querySelectorAll("form[data-count]").forEach((form) => {
   const slider = document.querySelector("input[data-travel]");
   if (!slider) return;
   let turn = 0;
-  slider.addEventListener("input", () => {
+  const show = () => {
     const mine = ++turn;
     const url = new URL(location.href);
     url.searchParams.set("version", slider.value);
@@ -51,5 +51,8 @@ document.querySelectorAll("form[data-count]").forEach((form) => {
       }
       history.replaceState(null, "", url);
     }).catch(() => location.assign(url));
-  });
+  };
+  // Where it is drawn past many versions, only those where it rests are asked for.
+  let rest;
+  slider.addEventListener("input", () => { clearTimeout(rest); rest = setTimeout(show, 60); });
 })();

@@ -6,8 +6,8 @@ use maud::{Markup, html};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::sagas;
-use super::{Answer, OrPage};
+use super::orders::HERE;
+use super::{Answer, OrPage, sagas};
 use crate::ops::console::Console;
 use crate::ops::console::desk::{invalid, unknown};
 use crate::ops::console::fields::Fields;
@@ -19,8 +19,6 @@ use crate::orders::order::Order;
 use crate::pg::order_side::SagaFilter;
 use crate::pg::orders::Until;
 use crate::pg::review::Summary;
-
-use super::orders::HERE;
 
 /// Events of one page of a history.
 const EVENTS: u32 = 100;
