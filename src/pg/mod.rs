@@ -52,6 +52,8 @@ pub mod orders;
 pub mod outbox;
 pub mod owner;
 mod pooler;
+mod projection_changes;
+pub mod projection_offsets;
 pub mod projection_rows;
 pub mod projections;
 pub mod replay;
