@@ -36,7 +36,7 @@ pub struct RebuildArgs {
     /// `orders_view`, `dashboard_aggregate` or `delivery_eta`
     #[arg(value_name = "NAME")]
     pub name: Name,
-    /// `store`: `order_events`; `kafka`: the topic of orders first, for events that the store no longer has
+    /// Where events are read: `order_events`, or the topic of orders first, for what the store no longer has
     #[arg(long, value_name = "SOURCE", value_enum, default_value = "store")]
     pub source: Source,
     /// At most so many events a second, so that live work does not suffer

@@ -100,6 +100,7 @@ impl OrderEvents {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "fits map_err")]
 fn payload(cause: impl ToString) -> NotAFact {
     NotAFact::Payload(cause.to_string())
 }

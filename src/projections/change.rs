@@ -131,7 +131,9 @@ mod tests {
 
     fn folded(facts: &[Fact<'_>]) -> Change {
         let mut fold = Fold::default();
-        facts.iter().for_each(|fact| fold.add(fact).expect("readable"));
+        for fact in facts {
+            fold.add(fact).expect("readable");
+        }
         let [change] = fold.changes().try_into().expect("one order");
         change
     }

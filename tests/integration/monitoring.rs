@@ -154,7 +154,17 @@ async fn busy_world() -> (World, Process) {
 #[tokio::test]
 async fn every_metric_and_label_that_a_panel_or_an_alert_names_is_exported() {
     let (world, _live) = busy_world().await;
-    let exposition = world.get("/metrics").await.expect("metrics").body;
+    let mut exposition = world.get("/metrics").await.expect("metrics").body;
+    let (other, port) = world.second_instance();
+    let mut command = world.command(&["projections", "run"]);
+    command.arg("--config").arg(&other);
+    let _projections = world.spawn(command);
+    let url = format!("http://127.0.0.1:{port}/metrics");
+    exposition += &eventually("read models are shown", LATER, async || {
+        let shown = request("GET", &url, &[], None).await?.body;
+        shown.contains("reprise_projection_lag_seconds{").then_some(shown)
+    })
+    .await;
     let exported = exported(&exposition);
     // Given by Prometheus at the scrape, or by the histogram itself.
     let by_scrape = ["instance", "job", "le"];
