@@ -25,6 +25,7 @@ pub mod logging;
 pub mod manpage;
 pub mod migrate;
 pub mod orders;
+pub mod outbox;
 pub mod output;
 pub mod progress;
 pub mod projections;
@@ -66,6 +67,9 @@ enum Command {
     /// Orders: serve the API, show an order now or as it was, its history
     #[command(subcommand)]
     Orders(orders::Args),
+    /// Messages of the outbox that the broker refused for good: list, publish after all, discard
+    #[command(subcommand)]
+    Outbox(outbox::Args),
     /// Read models: run, list, rebuild, compare, cut over, drop
     #[command(subcommand)]
     Projections(projections::Args),
@@ -144,6 +148,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Relay(args) => relay::run(args, context).await,
         Command::All(args) => all::run(args, context).await,
         Command::Orders(args) => orders::run(args, context).await,
+        Command::Outbox(args) => outbox::run(args, context).await,
         Command::Projections(args) => projections::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Effects(args) => effects::run(args, context).await,

@@ -79,12 +79,12 @@ impl Connections {
         if connection.0.is_closed() {
             return;
         }
-        let mut shelf = locked(&self.shelf);
-        if shelf.idle.len() >= self.idle_max {
+        let mut kept = locked(&self.shelf);
+        if kept.idle.len() >= self.idle_max {
             return;
         }
-        shelf.idle.push_back(Idle { connection, since: Instant::now() });
-        if !std::mem::replace(&mut shelf.watched, true) {
+        kept.idle.push_back(Idle { connection, since: Instant::now() });
+        if !std::mem::replace(&mut kept.watched, true) {
             tokio::spawn(let_go(Arc::clone(&self.shelf)));
         }
     }
@@ -106,8 +106,8 @@ impl Connection {
 }
 
 /// Closes what nobody has used for too long, until nothing is idle.
-async fn let_go(shelf: Arc<Mutex<Shelf>>) {
-    while let Some(oldest) = oldest_after_clearing(&shelf) {
+async fn let_go(kept: Arc<Mutex<Shelf>>) {
+    while let Some(oldest) = oldest_after_clearing(&kept) {
         sleep_until(oldest + IDLE_MAX).await;
     }
 }

@@ -39,6 +39,9 @@ pub struct Refused {
     retry: bool,
 }
 
+/// Where [`Description`] is served; no order has that id.
+const DESCRIBED_AT: &str = "/api/v1/orders/openapi.json";
+
 type Answer = Result<Response, Refused>;
 
 impl From<Problem> for Refused {
@@ -120,10 +123,16 @@ struct CommandAnswer {
 )]
 pub struct Description;
 
+/// The description of these routes
+async fn description() -> Response {
+    Json(Description::openapi()).into_response()
+}
+
 /// The routes, for the listener's protected side.
 pub fn router(desk: Desk) -> Router {
     Router::new()
         .route("/api/v1/orders", post(place))
+        .route(DESCRIBED_AT, get(description))
         .route("/api/v1/orders/{id}", get(show))
         .route("/api/v1/orders/{id}/events", get(events))
         .route("/api/v1/orders/{id}/pay", post(pay))

@@ -50,6 +50,7 @@ pub mod order_snapshots;
 pub mod order_streams;
 pub mod orders;
 pub mod outbox;
+pub mod outbox_parked;
 pub mod owner;
 mod pooler;
 mod projection_changes;

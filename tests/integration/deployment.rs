@@ -96,7 +96,7 @@ fn every_argument_in_manifests_and_compose_is_one_that_the_program_knows() {
         assert_parsed(name, &words(&container(pod)["args"]));
     }
     let services = compose();
-    for name in ["migrate", "live", "archive"] {
+    for name in ["migrate", "all", "archive"] {
         assert_parsed(name, &words(&services[name]["command"]));
     }
     assert!(!binary(&["live".to_owned(), "--graze".to_owned(), "--help".to_owned()], &[]).status.success());
@@ -219,7 +219,7 @@ fn nobody_is_killed_before_the_grace_is_over() {
     let grace = humantime::parse_duration(&after(&args, "--grace").expect("a grace")).expect("a duration");
     let limit = live["terminationGracePeriodSeconds"].as_u64().expect("seconds");
     assert!(limit >= grace.as_secs() + 5, "{limit} s for a grace of {grace:?}");
-    let stop = compose()["live"]["stop_grace_period"].as_str().expect("a period").to_owned();
+    let stop = compose()["all"]["stop_grace_period"].as_str().expect("a period").to_owned();
     // 25 s is what `live` takes where nothing is said.
     assert!(humantime::parse_duration(&stop).expect("a duration").as_secs() >= 30, "{stop}");
 }
@@ -240,7 +240,7 @@ fn every_container_runs_without_rights_on_a_read_only_root() {
     }
     let dockerfile = text("Dockerfile");
     assert!(dockerfile.contains("\nUSER 65532:65532\n") && dockerfile.contains("--features ssl-vendored"));
-    for name in ["migrate", "live", "archive"] {
+    for name in ["migrate", "all", "archive"] {
         let service = &compose()[name];
         assert_eq!(service["read_only"], true, "{name}");
         assert_eq!(words(&service["cap_drop"]), ["ALL"], "{name}");
@@ -288,17 +288,22 @@ fn what_the_compose_file_mounts_is_there_and_its_configuration_is_good() {
             }
         }
     }
-    for name in ["migrate", "live", "archive"] {
+    for name in ["migrate", "all", "archive"] {
         let mut env: Vec<(String, String)> =
             serde_yaml_ng::from_value::<BTreeMap<String, String>>(services[name]["environment"].clone())
                 .expect("an environment")
                 .into_iter()
                 .map(|(name, value)| (name, value.replace("${REPRISE_DEV_KAFKA_PORT:-29092}", "29092")))
                 .map(|(name, value)| (name, value.replace("${REPRISE_DEV_PG_PORT:-25432}", "25432")))
+                .map(|(name, value)| (name, value.replace("${REPRISE_DEV_REGISTRY_PORT:-28081}", "28081")))
                 .collect();
         env.push(("REPRISE_CONFIG".to_owned(), format!("{ROOT}/deploy/compose/reprise.toml")));
         let settings = settings(&env);
         assert_eq!(settings["kafka.brokers"].0, "127.0.0.1:29092", "{name}");
+        let registry = &services["registry"]["environment"]["SCHEMA_REGISTRY_LISTENERS"];
+        let registry =
+            registry.as_str().expect("an address").replace("${REPRISE_DEV_REGISTRY_PORT:-28081}", "28081");
+        assert_eq!(settings["kafka.registro_url"].0.trim_end_matches('/'), registry, "{name}");
         assert!(settings["postgres.url"].1.contains("REPRISE_POSTGRES__URL"), "{name}");
     }
 }

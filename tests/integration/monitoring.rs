@@ -125,10 +125,11 @@ fn exported(exposition: &str) -> Exported {
     all
 }
 
-/// A live with partitions, and a replay under way as far as the database says.
+/// Everything in one process, with partitions, and a replay under way as far as the database says.
 async fn busy_world() -> (World, Process) {
-    let world = World::start().await;
-    let live = world.live().await;
+    let mut world = World::start().await;
+    world.set(&["orders", "format"], "json");
+    let all = world.live_as(world.command(&["all"]), world.http_port).await;
     world.feed(0, 5).await;
     world.settled().await;
     let topic = &world.topic;
@@ -148,23 +149,18 @@ async fn busy_world() -> (World, Process) {
         world.metric("reprise_replay_restante", &[("particao", "0")]).await == Some(7.0)
     })
     .await;
-    (world, live)
+    let model = [("name", "orders_view"), ("state", "active")];
+    until("the read models are shown", LATER, async || {
+        world.metric("reprise_projection_lag_events", &model).await == Some(0.0)
+    })
+    .await;
+    (world, all)
 }
 
 #[tokio::test]
 async fn every_metric_and_label_that_a_panel_or_an_alert_names_is_exported() {
-    let (world, _live) = busy_world().await;
-    let mut exposition = world.get("/metrics").await.expect("metrics").body;
-    let (other, port) = world.second_instance();
-    let mut command = world.command(&["projections", "run"]);
-    command.arg("--config").arg(&other);
-    let _projections = world.spawn(command);
-    let url = format!("http://127.0.0.1:{port}/metrics");
-    exposition += &eventually("read models are shown", LATER, async || {
-        let shown = request("GET", &url, &[], None).await?.body;
-        shown.contains("reprise_projection_lag_seconds{").then_some(shown)
-    })
-    .await;
+    let (world, _all) = busy_world().await;
+    let exposition = world.get("/metrics").await.expect("metrics").body;
     let exported = exported(&exposition);
     // Given by Prometheus at the scrape, or by the histogram itself.
     let by_scrape = ["instance", "job", "le"];
@@ -217,9 +213,9 @@ fn every_alert_has_a_page_that_says_what_to_do_and_a_test() {
 
 #[tokio::test]
 async fn a_real_prometheus_scrapes_live_and_understands_every_panel_and_rule() {
-    let (world, _live) = busy_world().await;
+    let (world, _all) = busy_world().await;
     let prometheus = Prometheus::start(&world);
-    until("live is scraped", LATER, async || {
+    until("it is scraped", LATER, async || {
         prometheus.first_value(r#"up{job="reprise"}"#).await == Some("1".into())
     })
     .await;

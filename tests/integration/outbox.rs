@@ -133,6 +133,75 @@ async fn b60_a_message_that_is_refused_for_good_is_parked_and_its_aggregate_goes
 }
 
 #[tokio::test]
+async fn a_person_sends_a_parked_message_after_all_or_leaves_it_out_and_the_decision_is_kept() {
+    let mut shop = Shop::with(&[("max.message.bytes", "2000")]).await;
+    shop.world.set(&["outbox", "max_attempts"], 1);
+    let _relay = shop.start("relay").await;
+    let large = |order: &str| event(order, "OrderPaid", json!({ "n": 1, "note": noise(4_000) }));
+    let (first, second) = (large("order-1"), large("order-2"));
+    shop.add(&[first.clone(), second.clone(), message("order-1", 2), message("order-1", 3)]).await;
+    shop.all_published().await;
+
+    let parked = shop.world.json(&["outbox", "parked"]).await;
+    let told: Vec<_> = parked.as_array().expect("a list").iter().collect();
+    assert_eq!(told.len(), 2);
+    assert_eq!((&told[0]["id"], &told[0]["aggregateId"]), (&json!(first.id), &json!("order-1")));
+    assert_eq!((&told[0]["later"], &told[1]["later"]), (&json!(2), &json!(0)));
+    let said = told[0]["lastError"].as_str().expect("what the broker said");
+    assert!(said.to_lowercase().contains("size") || said.contains("large"), "{said}");
+
+    set_topic(&shop.events, "max.message.bytes", "1000000").await;
+    let (first, second) = (first.id.to_string(), second.id.to_string());
+    let by = ["--by", "ana", "--reason", "o limite foi aumentado"];
+    shop.world.cli(&[&["outbox", "requeue", first.as_str()][..], &by].concat()).await;
+    shop.all_published().await;
+    assert_eq!(shop.numbers().await["order-1"], [2, 3, 1], "behind what went on without it");
+    shop.world.cli(&[&["outbox", "discard", "--all"][..], &by].concat()).await;
+    let again = shop.world.try_cli(&[&["outbox", "discard", second.as_str()][..], &by].concat()).await;
+    assert_eq!(again.code, Some(4), "{}", again.stderr);
+    assert!(again.stderr.contains(&second), "{}", again.stderr);
+
+    let decisions: Vec<(String, String, String, bool)> = shop
+        .world
+        .rows("select message_id::text, decision, decided_by, payload is not null from outbox_decision order by id")
+        .await;
+    let ana = || "ana".to_owned();
+    let expected =
+        [(first, "requeued".to_owned(), ana(), false), (second.clone(), "discarded".to_owned(), ana(), true)];
+    assert_eq!(decisions, expected);
+    assert_eq!(shop.world.one::<i64>("select count(*) from outbox").await, 3, "the discarded one is gone");
+    assert!(!shop.message_ids().await.contains(&second));
+}
+
+#[tokio::test]
+async fn b65_a_transaction_left_open_elsewhere_is_shown_and_holds_up_neither_orders_nor_effects() {
+    let shop = Shop::open().await;
+    let mut idle = shop.connect().await;
+    let mut held = idle.begin().await.expect("a transaction");
+    sqlx::query("set transaction isolation level repeatable read").execute(&mut *held).await.expect("set");
+    sqlx::query("select count(*) from outbox").execute(&mut *held).await.expect("a snapshot");
+    let _all = shop.start("all").await;
+    for round in 1..=20 {
+        let messages: Vec<_> = (0..50).map(|n| message(&format!("order-{n}"), round)).collect();
+        shop.add(&messages).await;
+    }
+    shop.world.feed(0, 50).await;
+    shop.all_published().await;
+    shop.world.settled().await;
+    let numbers = shop.numbers().await;
+    assert_eq!(numbers.len(), 50);
+    for (order, seen) in numbers {
+        assert_eq!(first_copies(&seen), (1..=20).collect::<Vec<_>>(), "{order}");
+    }
+    assert_eq!(shop.world.done().await, 50);
+    until("the transaction is shown", SOON, async || {
+        shop.world.metric("reprise_transacao_mais_antiga_segundos", &[]).await > Some(1.0)
+    })
+    .await;
+    held.rollback().await.expect("it was open all the time");
+}
+
+#[tokio::test]
 async fn b50_what_the_broker_did_not_take_stays_pending_through_a_stop_and_is_sent_after_a_restart() {
     let mut shop = Shop::open().await;
     let link = Link::to_kafka(&kafka_servers()).await;

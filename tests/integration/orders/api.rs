@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::super::support::World;
 use super::super::support::http::Reply;
 use super::super::support::process::Process;
-use super::super::support::{LATER, eventually};
+use super::super::support::{LATER, crash, eventually};
 use super::{PAID, PLACED, Shop, insert};
 
 async fn served(world: &World) -> Process {
@@ -67,6 +67,71 @@ async fn an_order_lives_through_the_api_and_its_past_can_be_asked() {
     assert_eq!((shown["status"].as_str(), shown["version"].as_i64()), (Some("placed"), Some(1)));
     let missing = world.try_cli(&["orders", "show", &id, "--version", "9"]).await;
     assert_eq!(missing.code, Some(4), "{}", missing.stderr);
+}
+
+/// A server that dies at `point` of the first command, and what is there afterwards: events, messages.
+async fn killed_at(shop: &Shop, point: &str, id: Uuid) -> (i64, i64) {
+    let world = &shop.world;
+    let mut command = world.command(&["orders", "serve"]);
+    command.envs([crash(point)]);
+    let mut server = world.spawn(command);
+    eventually("orders are served", LATER, async || {
+        world.get("/readyz").await.filter(|reply| reply.status == 200)
+    })
+    .await;
+    let headers = [("idempotency-key", "k-1"), ("x-actor", "ana")];
+    let mut body = order();
+    body["orderId"] = json!(id);
+    let answer = world.request("POST", "/api/v1/orders", &headers, Some(&body)).await;
+    assert!(answer.is_none(), "it died before it answered");
+    assert_eq!(server.ended(LATER).await.code, None);
+    let events = shop.number("select count(*) from order_events").await;
+    (events, shop.number("select count(*) from outbox").await)
+}
+
+#[tokio::test]
+async fn killed_between_append_and_commit_or_after_it_the_same_key_gives_one_order() {
+    for (point, expected) in [("orders_after_append", (0, 0)), ("orders_after_commit", (1, 1))] {
+        let shop = Shop::open().await;
+        let id = Uuid::new_v4();
+        assert_eq!(killed_at(&shop, point, id).await, expected, "{point}");
+        let _server = served(&shop.world).await;
+        let mut body = order();
+        body["orderId"] = json!(id);
+        for _ in 0..2 {
+            let placed = post(&shop.world, "", "k-1", body.clone()).await;
+            let expected = json!({"orderId": id, "version": 1, "status": "placed"});
+            assert_eq!((placed.status, placed.json()), (201, expected), "{point}");
+        }
+        assert_eq!(shop.number("select count(*) from order_events").await, 1, "{point}");
+        assert_eq!(shop.number("select count(*) from outbox").await, 1, "{point}");
+    }
+}
+
+#[tokio::test]
+async fn the_api_describes_itself_and_nothing_that_is_not_there() {
+    let shop = Shop::open().await;
+    let world = &shop.world;
+    let _server = served(world).await;
+    let described = world.get("/api/v1/orders/openapi.json").await.expect("an answer").json();
+    let paths = described["paths"].as_object().expect("paths");
+    let verbs =
+        ["pay", "assign", "picked-up", "out-for-delivery", "delivered", "request-cancellation", "cancel"];
+    for verb in verbs {
+        assert!(paths.contains_key(&format!("/api/v1/orders/{{id}}/{verb}")), "{verb}");
+    }
+    for (path, methods) in paths {
+        for method in methods.as_object().expect("methods").keys() {
+            let path = path.replace("{id}", &Uuid::from_u128(7).to_string());
+            let headers = [("idempotency-key", "k")];
+            let answer = world.request(&method.to_uppercase(), &path, &headers, Some(&json!({}))).await;
+            let answer = answer.expect("an answer");
+            let code = answer.json()["code"].as_str().map(str::to_owned);
+            let known =
+                answer.status != 405 && (answer.status != 404 || code.as_deref() == Some("order-not-found"));
+            assert!(known, "{method} {path}: {} {}", answer.status, answer.body);
+        }
+    }
 }
 
 #[tokio::test]
