@@ -146,8 +146,10 @@ async fn a_person_rebuilds_compares_shows_and_drops_a_read_model() {
     browser.goto("/console/projections").await;
     browser.click("form[data-name=orders_view] button[value=reconstruir]").await;
     browser.wait("form[data-name=orders_view] button[value=comparar-2]").await;
-    let built = "select count(*) from projection_cursors
+    // At the tip, and handed to the runners.
+    let built = "select count(*) from projection_cursors c
                  where name = 'orders_view' and generation = 2 and state = 'building'
+                   and coalesce(to_jsonb(c) ->> 'fed_by', 'runner') = 'runner'
                    and last_processed_seq = (select max(global_seq) from order_events)";
     until("both shards are at the tip", SOON, async || shop.number(built).await == 2).await;
     browser.goto("/console/projections").await;
@@ -194,8 +196,9 @@ async fn read_models_are_steered_over_http_and_refusals_name_their_field() {
     assert_eq!(unknown.status, 422, "{}", unknown.body);
 
     assert_eq!(post("rebuild", json!({ "shards": 1 })).await.status, 202);
-    let built = "select count(*) from projection_cursors
-                 where name = 'orders_view' and generation = 2 and last_processed_seq > 0";
+    let built = "select count(*) from projection_cursors c
+                 where name = 'orders_view' and generation = 2 and last_processed_seq > 0
+                   and coalesce(to_jsonb(c) ->> 'fed_by', 'runner') = 'runner'";
     until("it is built", LATER, async || shop.number(built).await == 1).await;
     let again = post("rebuild", json!({})).await;
     assert_eq!((again.status, &again.json()["code"]), (409, &json!("refused")), "{}", again.body);
