@@ -290,6 +290,8 @@ pub struct Lag {
     pub generation: i32,
     pub shard: i32,
     pub state: String,
+    /// `runner`, or the source of a rebuild that is not at its end: `rebuild` (the store), `kafka`.
+    pub fed_by: String,
     pub position: i64,
     pub lag_events: i64,
     /// Age of the first event that is not handled yet.
@@ -299,7 +301,7 @@ pub struct Lag {
 /// Every cursor with its lag.
 pub async fn lags(connection: &mut PgConnection) -> Result<Vec<Lag>, StoreError> {
     Ok(sqlx::query_as(
-        "select name, generation, shard, state, last_processed_seq as position,
+        "select name, generation, shard, state, fed_by, last_processed_seq as position,
                 greatest((select coalesce(max(global_seq), 0) from order_events) - last_processed_seq, 0)
                     + case when fed_by = 'kafka' then
                           (select coalesce(sum(end_offset - next_offset), 0)::bigint from projection_offsets o

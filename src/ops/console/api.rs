@@ -3,6 +3,8 @@
 //! Every route is described at `/api/v1/openapi.json`, and nothing else is (test
 //! `every_route_is_described_and_every_description_is_a_route`). Errors are RFC 9457 problem documents.
 
+use std::num::NonZeroU32;
+
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -17,7 +19,7 @@ use utoipa::{OpenApi, ToSchema};
 use super::Console;
 use super::desk::{BARS_MAX, ReplayAsk, Ruled, decision_of, invalid, state_of};
 use super::fields::Fields;
-use super::order_side::{Steer, sagas_of};
+use super::order_side::{Source, Steer, sagas_of};
 use super::samples::per_second;
 use crate::domain::effect::Outcome;
 use crate::ops::problem::Problem;
@@ -352,7 +354,7 @@ async fn change(
 }
 
 /// Every shard of every generation of the read models.
-#[utoipa::path(get, path = "/api/v1/projections", responses((status = 200, description = "One entry a shard: name, generation, shard, state, position, lagEvents, lagSeconds")))]
+#[utoipa::path(get, path = "/api/v1/projections", responses((status = 200, description = "One entry a shard: name, generation, shard, state, fedBy, position, lagEvents, lagSeconds")))]
 async fn projections(State(console): State<Console>) -> Answer {
     Ok(Json(console.lags().await?).into_response())
 }
@@ -363,13 +365,18 @@ async fn projections(State(console): State<Console>) -> Answer {
 struct SteerAsk {
     /// Parts that are built at the same time, from 1 to 32; only with `rebuild`.
     shards: Option<u8>,
-    /// Another generation than the newest; not with `rebuild`.
+    /// `store` or `kafka`; only with `rebuild`.
+    source: Option<String>,
+    /// At most so many events a second; only with `rebuild` and `resume`.
+    #[schema(value_type = Option<u32>)]
+    rate: Option<NonZeroU32>,
+    /// Another generation than the newest; not with `rebuild` and `resume`.
     generation: Option<i32>,
 }
 
 /// Rebuilds, compares, shows or drops a generation of a read model.
 #[utoipa::path(post, path = "/api/v1/projections/{name}/{step}", request_body = SteerAsk,
-    params(("name" = String, Path, description = "orders_view, dashboard_aggregate or delivery_eta"), ("step" = String, Path, description = "rebuild, compare, cut-over or drop")),
+    params(("name" = String, Path, description = "orders_view, dashboard_aggregate or delivery_eta"), ("step" = String, Path, description = "rebuild, resume, compare, cut-over or drop")),
     responses((status = 200, description = "What the command of this name answers; `compare` says how many rows are `different`"), (status = 202, description = "The rebuild goes on in a process of its own; see /api/v1/projections"),
     (status = 404, description = "There is no such generation"), (status = 409, description = "Not now: `detail` says why"), (status = 422, description = "A field is missing or wrong")))]
 async fn steer(
@@ -379,29 +386,38 @@ async fn steer(
 ) -> Answer {
     let name = name.parse().map_err(|why: String| invalid(format!("name: {why}")))?;
     let generation = ask.generation;
-    let steer = match (step.as_str(), ask.shards) {
-        ("rebuild", _) if generation.is_some() => {
-            return Err(invalid("generation: a rebuild makes a new one; leave it out"));
-        }
-        ("rebuild", shards) => match shards.unwrap_or(2) {
-            shards @ 1..=32 => Steer::Rebuild { shards },
-            _ => return Err(invalid("shards: use a number from 1 to 32")),
+    let steer = match step.as_str() {
+        "rebuild" => Steer::Rebuild {
+            shards: match ask.shards.unwrap_or(2) {
+                shards @ 1..=32 => shards,
+                _ => return Err(invalid("shards: use a number from 1 to 32")),
+            },
+            from: Source::of(ask.source.as_deref()).ok_or_else(|| invalid("source: use store or kafka"))?,
+            rate: ask.rate,
         },
-        (_, Some(_)) => return Err(invalid("shards: only a rebuild has shards; leave it out")),
-        ("compare", None) => Steer::Compare { generation },
-        ("cut-over", None) => Steer::CutOver { generation },
-        ("drop", None) => Steer::Drop { generation },
-        (other, None) => {
-            return Err(invalid(format!("{other:?}; use rebuild, compare, cut-over or drop")));
+        "resume" => Steer::Resume { rate: ask.rate },
+        "compare" => Steer::Compare { generation },
+        "cut-over" => Steer::CutOver { generation },
+        "drop" => Steer::Drop { generation },
+        other => {
+            return Err(invalid(format!("{other:?}; use rebuild, resume, compare, cut-over or drop")));
         }
     };
-    let answer = console.steer(name, steer).await?;
-    Ok(match steer {
-        Steer::Rebuild { .. } => {
-            (StatusCode::ACCEPTED, Json(json!({ "name": name.as_str() }))).into_response()
+    for (field, given, is_known) in [
+        ("generation", generation.is_some(), !steer.is_long()),
+        ("shards", ask.shards.is_some(), matches!(steer, Steer::Rebuild { .. })),
+        ("source", ask.source.is_some(), matches!(steer, Steer::Rebuild { .. })),
+        ("rate", ask.rate.is_some(), steer.is_long()),
+    ] {
+        if given && !is_known {
+            return Err(invalid(format!("{field}: says nothing to {step}; leave it out")));
         }
-        _ => Json(answer).into_response(),
-    })
+    }
+    let answer = console.steer(name, steer).await?;
+    if steer.is_long() {
+        return Ok((StatusCode::ACCEPTED, Json(json!({ "name": name.as_str() }))).into_response());
+    }
+    Ok(Json(answer).into_response())
 }
 
 /// Sagas, newest first; none where they are not set up.

@@ -3,6 +3,7 @@
 //! Orders are folded from their events, as their own API does it; read models are steered by the commands of the same
 //! name. What other rooms set up (sagas, windows) may not be there yet: `None` says so.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -44,25 +45,82 @@ impl From<DeskError> for Problem {
     }
 }
 
+/// Where a rebuild reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Store,
+    Kafka,
+}
+
+impl Source {
+    pub const ALL: [Self; 2] = [Self::Store, Self::Kafka];
+
+    /// The word of the command's option.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Kafka => "kafka",
+        }
+    }
+
+    /// The store, where nothing is said.
+    pub fn of(word: Option<&str>) -> Option<Self> {
+        word.map_or(Some(Self::Store), |word| Self::ALL.into_iter().find(|source| source.as_str() == word))
+    }
+}
+
 /// What is done with the generations of a read model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steer {
-    Rebuild { shards: u8 },
-    Compare { generation: Option<i32> },
-    CutOver { generation: Option<i32> },
-    Drop { generation: Option<i32> },
+    Rebuild {
+        shards: u8,
+        from: Source,
+        /// At most so many events a second.
+        rate: Option<NonZeroU32>,
+    },
+    /// Goes on with a rebuild that was stopped or killed.
+    Resume {
+        rate: Option<NonZeroU32>,
+    },
+    Compare {
+        generation: Option<i32>,
+    },
+    CutOver {
+        generation: Option<i32>,
+    },
+    Drop {
+        generation: Option<i32>,
+    },
 }
 
 impl Steer {
+    /// Goes on by itself, and has no answer yet.
+    pub const fn is_long(self) -> bool {
+        matches!(self, Self::Rebuild { .. } | Self::Resume { .. })
+    }
+
     fn args(self, name: Name) -> Vec<String> {
-        let (verb, option) = match self {
-            Self::Rebuild { shards } => ("rebuild", Some(format!("--shards={shards}"))),
-            Self::Compare { generation } => ("compare", generation.map(|n| format!("--generation={n}"))),
-            Self::CutOver { generation } => ("cut-over", generation.map(|n| format!("--generation={n}"))),
-            Self::Drop { generation } => ("drop", generation.map(|n| format!("--generation={n}"))),
+        let one = |generation: Option<i32>| -> Vec<String> {
+            generation.map(|n| format!("--generation={n}")).into_iter().collect()
+        };
+        let rated = |rate: Option<NonZeroU32>| rate.map(|n| format!("--rate={n}"));
+        let (verb, options) = match self {
+            Self::Rebuild { shards, from, rate } => {
+                let mut options = vec![format!("--shards={shards}"), format!("--source={}", from.as_str())];
+                options.extend(rated(rate));
+                ("rebuild", options)
+            }
+            Self::Resume { rate } => {
+                let mut options = vec!["--resume".to_owned()];
+                options.extend(rated(rate));
+                ("rebuild", options)
+            }
+            Self::Compare { generation } => ("compare", one(generation)),
+            Self::CutOver { generation } => ("cut-over", one(generation)),
+            Self::Drop { generation } => ("drop", one(generation)),
         };
         let mut args = vec!["projections".to_owned(), verb.to_owned()];
-        args.extend(option);
+        args.extend(options);
         args.push("--output=json".to_owned());
         args.push(name.as_str().to_owned());
         args
@@ -131,7 +189,7 @@ impl Console {
     /// Runs the command; a rebuild goes on by itself and has no answer yet.
     pub async fn steer(&self, name: Name, steer: Steer) -> Result<Option<Value>, Problem> {
         let args = steer.args(name);
-        if matches!(steer, Steer::Rebuild { .. }) {
+        if steer.is_long() {
             self.launch(&launch_of(name), false, args).await?;
             return Ok(None);
         }
@@ -174,8 +232,11 @@ mod tests {
 
     #[test]
     fn each_step_is_the_command_of_its_name() {
-        let rebuild = Steer::Rebuild { shards: 4 }.args(Name::OrdersView);
-        assert_eq!(rebuild, ["projections", "rebuild", "--shards=4", "--output=json", "orders_view"]);
+        let rebuild = Steer::Rebuild { shards: 4, from: Source::Kafka, rate: NonZeroU32::new(9) };
+        let options = ["--shards=4", "--source=kafka", "--rate=9", "--output=json", "orders_view"];
+        assert_eq!(rebuild.args(Name::OrdersView), [&["projections", "rebuild"], &options[..]].concat());
+        let resume = Steer::Resume { rate: None }.args(Name::OrdersView);
+        assert_eq!(resume, ["projections", "rebuild", "--resume", "--output=json", "orders_view"]);
         let drop = Steer::Drop { generation: Some(2) }.args(Name::DeliveryEta);
         assert_eq!(drop, ["projections", "drop", "--generation=2", "--output=json", "delivery_eta"]);
         let newest = Steer::CutOver { generation: None }.args(Name::DashboardAggregate);

@@ -13,7 +13,7 @@ use crate::ops::console::Console;
 use crate::ops::console::desk::{Launch, invalid};
 use crate::ops::console::fields::Fields;
 use crate::ops::console::frame::{View, badge, cell, grouped, link, number, page, table, text};
-use crate::ops::console::order_side::Steer;
+use crate::ops::console::order_side::{Source, Steer};
 use crate::ops::console::session::Signed;
 use crate::ops::problem::Problem;
 use crate::pg::projections::Lag;
@@ -21,6 +21,8 @@ use crate::projections::Name;
 
 const HERE: &str = "/console/projections";
 const SHARDS_MAX: u8 = 32;
+/// Who feeds a generation that nobody rebuilds any more.
+const RUNNER: &str = "runner";
 
 pub async fn show(State(console): State<Console>, view: View) -> Answer {
     let lags = console.lags().await.or_page(&view)?;
@@ -58,7 +60,7 @@ fn standing(view: &View, console: &Console, lags: &[Lag]) -> Markup {
             cell(html! { a href=(format!("#{}", lag.name)) { (lag.name) } }),
             number(html! { (lag.generation) }),
             number(html! { (lag.shard) }),
-            cell(badge(&lag.state)),
+            cell(html! { (badge(&lag.state)) @if lag.fed_by != RUNNER { " " code { (lag.fed_by) } } }),
             number(html! { (grouped(lag.position)) }),
             text(view.fill("projections.behind", &[("n", &grouped(lag.lag_events)), ("s", &format!("{:.1}", lag.lag_seconds))])),
             cell(html! { progress max=(all.max(1)) value=(if all == 0 { 1 } else { lag.position }) aria-label=(words) {} }),
@@ -79,6 +81,7 @@ fn actions(view: &View, name: Name, lags: &[Lag]) -> Markup {
         ours().filter(|lag| lag.state != "active").map(|lag| (lag.generation, lag.state.as_str())).collect();
     others.dedup();
     let active = ours().find(|lag| lag.state == "active").map_or(0, |lag| lag.generation).to_string();
+    let unfinished = ours().any(|lag| lag.fed_by != RUNNER);
     let building = others.iter().any(|(_, state)| *state == "building");
     let button = |what: String, class: &str, label: String, consequence: String| {
         html! { div class="action" { button class=(class) name="o-que" value=(what) { (label) } span { (consequence) } } }
@@ -91,9 +94,14 @@ fn actions(view: &View, name: Name, lags: &[Lag]) -> Markup {
             @for (generation, _) in &others {
                 @let n = generation.to_string();
                 @let both = [("n", n.as_str()), ("active", active.as_str())];
+                @if !unfinished {
                 (button(format!("comparar-{n}"), "", view.fill("projections.compare", &both), view.fill("projections.compare-will", &both)))
                 (button(format!("trocar-{n}"), "", view.fill("projections.cut-over", &both), view.fill("projections.cut-over-will", &both)))
+                }
                 (button(format!("apagar-{n}"), "danger", view.fill("projections.drop", &both), view.fill("projections.drop-will", &both)))
+            }
+            @if unfinished {
+                (button("continuar".to_owned(), "", view.say("projections.resume"), view.say("projections.resume-will")))
             }
             @if building {
                 p class="quiet" { (view.say("projections.one-at-a-time")) }
@@ -101,6 +109,10 @@ fn actions(view: &View, name: Name, lags: &[Lag]) -> Markup {
                 div class="action" {
                     button name="o-que" value="reconstruir" { (view.say("projections.rebuild")) }
                     label class="inline" { (view.say("projections.shards")) input type="number" name="partes" min="1" max=(SHARDS_MAX) value="2"; }
+                    label class="inline" { (view.say("projections.source"))
+                        select name="fonte" { @for source in Source::ALL { option value=(source.as_str()) { (source.as_str()) } } }
+                    }
+                    label class="inline" { (view.say("projections.rate")) input type="number" name="ritmo" min="1"; }
                     span { (view.fill("projections.rebuild-will", &[("active", &active)])) }
                 }
             }
@@ -110,12 +122,18 @@ fn actions(view: &View, name: Name, lags: &[Lag]) -> Markup {
 
 fn steer_of(fields: &Fields) -> Result<Steer, Problem> {
     let asked = fields.get("o-que").unwrap_or_default();
+    if asked == "continuar" {
+        return Ok(Steer::Resume { rate: None });
+    }
     if asked == "reconstruir" {
         let shards = fields.get("partes").unwrap_or("2");
         let shards = shards.parse().ok().filter(|shards| (1..=SHARDS_MAX).contains(shards));
-        return shards
-            .map(|shards| Steer::Rebuild { shards })
-            .ok_or_else(|| invalid(format!("partes: use a number from 1 to {SHARDS_MAX}")));
+        let rate = fields.get("ritmo").map(str::parse).transpose();
+        return Ok(Steer::Rebuild {
+            shards: shards.ok_or_else(|| invalid(format!("partes: use a number from 1 to {SHARDS_MAX}")))?,
+            from: Source::of(fields.get("fonte")).ok_or_else(|| invalid("fonte: use store or kafka"))?,
+            rate: rate.map_err(|_| invalid("ritmo: is no number above 0"))?,
+        });
     }
     let parsed = asked.split_once('-').and_then(|(what, n)| Some((what, n.parse().ok()?)));
     let steer = parsed.and_then(|(what, generation)| {
