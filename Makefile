@@ -8,7 +8,7 @@ STACK := deploy/dev/stack.sh
 # The same feature set for lint and test, so that nothing is compiled twice.
 FEATURES := --features crash-points
 
-.PHONY: help deps up down logs status build demo test test-cdc lint rules fuzz bench bench-live bench-all bench-micro bench-replay bench-orders soak chaos model clean-dev
+.PHONY: help deps up down logs status build demo test test-cdc lint rules fuzz bench bench-live bench-all bench-micro bench-replay bench-orders bench-projections soak chaos model clean-dev
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ test-cdc: deps up ## the outbox by Debezium: Kafka Connect from Maven Central on
 SCENARIO ?=
 MINUTES ?= 5
 
-bench: bench-live bench-replay bench-orders ## all of the following, on the real servers
+bench: bench-live bench-replay bench-orders bench-projections ## all of the following, on the real servers
 
 bench-live: deps up ## throughput and latency, against the plain designs and the raw limits
 	@eval "$$($(STACK) env)"; cargo bench --locked --bench live -- $(SCENARIO)
@@ -65,6 +65,9 @@ bench-replay: deps up ## what a rewind costs where everything is done already
 
 bench-orders: deps up ## loading an order of many events; relaying the outbox
 	@eval "$$($(STACK) env)"; cargo bench --locked --bench orders --bench outbox
+
+bench-projections: deps up ## read models: following, and a rebuild beside live writes: EVENTS=10000000
+	@eval "$$($(STACK) env)"; cargo bench --locked --bench projections
 
 bench-all: deps up ## the same and: restarts, memory, instances, random ids, a large ledger
 	@eval "$$($(STACK) env)"; cargo bench --locked --bench live -- throughput latency restart memory instances random ledger

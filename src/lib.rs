@@ -12,8 +12,6 @@
 //!   domain  <-  codec, pg, gateway  <-  applier, orders, outbox, projections, saga  <-  stream  <-  run, cli, ops
 //! ```
 //!
-//! Two arrows point back, at plain values only: `pg` knows [`outbox::message`] and [`projections::change`].
-//!
 //! | room | what it knows |
 //! |---|---|
 //! | [`domain`] | pure values and decisions: event, money, effect, [`plan`](domain::plan), [`verdict`](domain::verdict) |

@@ -19,6 +19,7 @@ pub struct Progress {
     said: Instant,
     bar: ProgressBar,
     on_terminal: bool,
+    behind_seconds: Option<f64>,
 }
 
 impl Progress {
@@ -30,7 +31,25 @@ impl Progress {
         bar.reset_eta();
         let now = Instant::now();
         let on_terminal = std::io::stderr().is_terminal();
-        Self { what, id: id.to_owned(), total, before, since: now, said: now, bar, on_terminal }
+        Self {
+            what,
+            id: id.to_owned(),
+            total,
+            before,
+            since: now,
+            said: now,
+            bar,
+            on_terminal,
+            behind_seconds: None,
+        }
+    }
+
+    /// The end moves while the work goes on, and what is done is so old.
+    pub fn follow(&mut self, total: u64, behind_seconds: f64) {
+        self.total = total;
+        self.bar.set_length(total);
+        self.bar.set_message(format!(", {behind_seconds:.0} s behind"));
+        self.behind_seconds = Some(behind_seconds);
     }
 
     pub fn show(&mut self, done: u64) {
@@ -51,6 +70,7 @@ impl Progress {
             per_second = pace.per_second,
             left,
             ends,
+            behind_seconds = self.behind_seconds,
             "{}",
             self.what
         );
@@ -65,7 +85,7 @@ impl Progress {
 fn progress_bar(total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template(
-        "{bar:30} {pos}/{len}  {per_sec}, {remaining} to go, {eta} left, ends {ends}",
+        "{bar:30} {pos}/{len}  {per_sec}, {remaining} to go{msg}, {eta} left, ends {ends}",
     );
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style.with_key("remaining", remaining).with_key("ends", ends));

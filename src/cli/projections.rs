@@ -1,28 +1,19 @@
 //! `projections`: run read models, see how far they are, rebuild them beside the readers.
 
-use std::time::Duration;
-
 use clap::Subcommand;
 use serde::Serialize;
-use tokio::task::JoinSet;
 
 use super::failure::Failure;
 use super::output::Row;
 use super::progress::Progress;
 use super::{Context, live};
 use crate::pg::connect::Database;
-use crate::pg::error::StoreError;
 use crate::pg::projections::{self as store, Lag};
-use crate::pg::{order_feed, schema};
-use crate::projections::runner::{self, ProjectionError, Step};
+use crate::pg::schema;
+use crate::projections::Name;
 use crate::projections::steer::{self, SteerError};
-use crate::projections::{Name, Shard};
+use crate::run::rebuild::{self, RebuildError, Seen, Topic};
 use crate::run::{self, RunError};
-
-/// Where another runner is at the same shard.
-const WAIT: Duration = Duration::from_millis(50);
-/// Events per transaction of a rebuild.
-const BATCH: u32 = 5_000;
 
 #[derive(Debug, Subcommand)]
 pub enum Args {
@@ -45,12 +36,28 @@ pub struct RebuildArgs {
     /// `orders_view`, `dashboard_aggregate` or `delivery_eta`
     #[arg(value_name = "NAME")]
     pub name: Name,
+    /// Where events are read: `order_events`, or the topic of orders first, for what the store no longer has
+    #[arg(long, value_name = "SOURCE", value_enum, default_value = "store")]
+    pub source: Source,
+    /// At most so many events a second, so that live work does not suffer
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// Go on with a rebuild that was stopped or killed, from its own source and with its own shards
+    #[arg(long, conflicts_with_all = ["source", "shards"])]
+    pub resume: bool,
     /// Parts built at the same time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(i32).range(1..=32))]
     pub shards: i32,
     /// Compare, and let readers see it when nothing differs
     #[arg(long)]
     pub cut_over: bool,
+}
+
+/// Where a rebuild reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Source {
+    Store,
+    Kafka,
 }
 
 #[derive(Debug, clap::Args)]
@@ -96,8 +103,20 @@ impl From<SteerError> for Failure {
     fn from(error: SteerError) -> Self {
         match error {
             SteerError::NoGeneration(_) => Self::NotFound(error.to_string()),
-            SteerError::Behind { .. } | SteerError::Building(_) => Self::Refused(error.to_string()),
+            SteerError::Behind { .. } | SteerError::Building(_) | SteerError::Unfinished { .. } => {
+                Self::Refused(error.to_string())
+            }
             SteerError::Projection(error) => Self::failed(error),
+        }
+    }
+}
+
+impl From<RebuildError> for Failure {
+    fn from(error: RebuildError) -> Self {
+        match error {
+            RebuildError::Steer(error) => error.into(),
+            RebuildError::Hole { .. } | RebuildError::Dropped => Self::Refused(error.to_string()),
+            error => Self::failed(error),
         }
     }
 }
@@ -157,62 +176,40 @@ fn refuse_different(different: i64) -> Result<(), Failure> {
 
 async fn rebuild(args: &RebuildArgs, context: &Context) -> Result<Outcome, Failure> {
     let database = database(context).await?;
-    let mut connection = database.plain().await.map_err(Failure::failed)?;
     let name = args.name;
-    let generation = steer::begin(&mut connection, name, args.shards).await?;
-    build(&database, name, generation, args.shards).await?;
+    let config = context.config()?;
+    let topic = Topic { kafka: config.kafka.clone(), name: config.orders.topic.clone() };
+    let begun = if args.resume {
+        let begun = rebuild::resume(&database, name).await?;
+        tracing::info!(name = name.as_str(), generation = begun.generation, "goes on with what was begun");
+        begun
+    } else {
+        let from_topic = (args.source == Source::Kafka).then_some(&topic);
+        rebuild::begin(&database, name, args.shards, from_topic).await?
+    };
+    let generation = begun.generation;
+    let mut shown: Option<(&'static str, Progress)> = None;
+    let show = |seen: Seen| {
+        let [done, total] = [seen.done, seen.total].map(|n| u64::try_from(n).unwrap_or(0));
+        if shown.as_ref().is_none_or(|(phase, _)| *phase != seen.phase) {
+            let what = if seen.phase == "topic" { "rebuilding from the topic" } else { "rebuilding" };
+            shown = Some((seen.phase, Progress::new(what, name.as_str(), total, done)));
+        }
+        if let Some((_, progress)) = &mut shown {
+            progress.follow(total, seen.behind_seconds);
+            progress.show(done);
+        }
+    };
+    begun.build(&database, Some(&topic), args.rate, show).await?;
+    if let Some((_, progress)) = shown {
+        progress.end();
+    }
     if !args.cut_over {
         return Ok(Outcome { name: name.as_str(), generation, outcome: "built" });
     }
+    let mut connection = database.plain().await.map_err(Failure::failed)?;
     let (_, _, different) = steer::compare(&mut connection, name, Some(generation)).await?;
     refuse_different(different)?;
     steer::cut_over(&mut connection, name, Some(generation)).await?;
     Ok(Outcome { name: name.as_str(), generation, outcome: "active" })
-}
-
-/// Every shard at once, until each has met the tip. Runners elsewhere may help; they also go on with it after us.
-async fn build(database: &Database, name: Name, generation: i32, shards: i32) -> Result<(), Failure> {
-    let mut tasks = JoinSet::new();
-    for shard in 0..shards {
-        tasks.spawn(to_the_tip(database.clone(), Shard { name, generation, shard }));
-    }
-    let mut connection = database.plain().await.map_err(Failure::failed)?;
-    let total = order_feed::floor(&mut connection).await.map_err(Failure::failed)?.0;
-    let mut progress = Progress::new("rebuilding", name.as_str(), u64::try_from(total).unwrap_or(0), 0);
-    let mut tick = tokio::time::interval(Duration::from_millis(500));
-    loop {
-        tokio::select! {
-            ended = tasks.join_next() => match ended {
-                Some(ended) => ended?.map_err(Failure::failed)?,
-                None => break,
-            },
-            _ = tick.tick() => {
-                let slowest = slowest(&mut connection, name, generation).await.map_err(Failure::failed)?;
-                progress.show(u64::try_from(slowest).unwrap_or(0));
-            }
-        }
-    }
-    progress.end();
-    Ok(())
-}
-
-async fn slowest(
-    connection: &mut sqlx::PgConnection,
-    name: Name,
-    generation: i32,
-) -> Result<i64, StoreError> {
-    let cursors = store::cursors(connection).await?.into_iter();
-    let ours = cursors.filter(|cursor| cursor.shard.name == name && cursor.shard.generation == generation);
-    Ok(ours.map(|cursor| cursor.position).min().unwrap_or(0))
-}
-
-async fn to_the_tip(database: Database, shard: Shard) -> Result<(), ProjectionError> {
-    let mut connection = database.plain().await?;
-    loop {
-        match runner::step(&mut connection, shard, BATCH).await? {
-            Step::Moved => {}
-            Step::AtTip => return Ok(()),
-            Step::NotOurs => tokio::time::sleep(WAIT).await,
-        }
-    }
 }

@@ -23,6 +23,7 @@ mod fields;
 mod instant;
 mod json;
 mod number;
+pub mod order_events;
 pub mod order_schemas;
 pub mod outgoing;
 pub mod registry;

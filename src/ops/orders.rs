@@ -2,7 +2,8 @@
 //!
 //! Every command takes an `Idempotency-Key`: the same key on the same order answers with its first result, with
 //! another command it is refused. `X-Tenant-Id` makes orders of other tenants unknown; `X-Actor` says who, for the
-//! history. What a command answers can be read at once with `min_version`.
+//! history. What a command answered can be read at once with `min_version`: it waits for the event store and for the
+//! row of `orders_view`. The past (`at`, `version`) is folded from events, never waits, and knows nothing of views.
 
 pub mod body;
 mod given;
@@ -297,7 +298,7 @@ type Asked = Query<BTreeMap<String, String>>;
 #[utoipa::path(get, path = "/api/v1/orders/{id}",
     params(("id" = String, Path), ("at" = Option<String>, Query, description = "As it was at this instant"),
            ("version" = Option<u32>, Query, description = "As it was at this version"),
-           ("min_version" = Option<u32>, Query, description = "Waits up to 2 s for this version")),
+           ("min_version" = Option<u32>, Query, description = "Waits up to 2 s until the order and the list of orders have this version")),
     responses((status = 200, description = "The order"), (status = 404, description = "order-not-found"),
               (status = 503, description = "not-yet, with Retry-After")))]
 async fn show(

@@ -27,6 +27,7 @@ use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
 use crate::pg::order_snapshots::{self, Damaged};
 use crate::pg::orders::{self as store, Line, Metadata, NewEvent, StoredEvent, Until};
+use crate::pg::projection_rows;
 
 /// Lost appends until a command gives up. Each loss means that somebody else got on, so this is only met where many
 /// hands are at one order.
@@ -99,7 +100,7 @@ pub enum DeskError {
         "other commands were first {ATTEMPTS_MAX} times in a row; send it again with the same Idempotency-Key"
     )]
     Contended,
-    #[error("the order is not yet at version {wanted}; ask again")]
+    #[error("the order, or its row in the list of orders, is not yet at version {wanted}; ask again")]
     NotYet { wanted: u32 },
     /// A person must act: the stream holds something that this program cannot fold.
     #[error("order {order_id} cannot be read: {cause}")]
@@ -269,7 +270,8 @@ impl Desk {
         Ok(order)
     }
 
-    /// The order once it has reached `version`: waits for it, at most [`WAIT_MAX`].
+    /// The order once it, and its row in `orders_view` where runners keep that, has reached `version`: waits for it,
+    /// at most [`WAIT_MAX`]. Whoever reads the list next finds there what was read here.
     pub async fn show_from(
         &self,
         order_id: Uuid,
@@ -279,7 +281,9 @@ impl Desk {
         let end = tokio::time::Instant::now() + WAIT_MAX;
         loop {
             match self.show(order_id, Until::Now, tenant_id).await {
-                Ok(order) if order.version >= version => return Ok(order),
+                Ok(order) if order.version >= version && self.is_listed(order_id, version).await? => {
+                    return Ok(order);
+                }
                 Ok(_) | Err(DeskError::Refused(Refusal::NoSuchOrder)) => {}
                 Err(error) => return Err(error),
             }
@@ -288,6 +292,11 @@ impl Desk {
             }
             tokio::time::sleep(WAIT_STEP).await;
         }
+    }
+
+    async fn is_listed(&self, order_id: Uuid, version: u32) -> Result<bool, DeskError> {
+        let mut connection = self.database.pool().acquire().await?;
+        Ok(projection_rows::has_version(&mut connection, order_id, version).await?)
     }
 
     /// The events above version `after`, with who and why, and the findings of the whole stream.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::event::{Event, Recorded, UNKNOWN_VEHICLE};
 use super::order::Command;
-use crate::outbox::message::header;
+use crate::domain::message::header;
 use crate::outbox::{Destination, Message};
 use crate::pg::orders::Metadata;
 

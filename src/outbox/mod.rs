@@ -1,6 +1,6 @@
 //! The outbox: what was decided is told, once it is decided, and in order.
 //!
-//! * [`message`]: what a producer hands over; `pg::outbox::add` writes it in the transaction of the append
+//! * [`message`](crate::domain::message): what a producer hands over; `pg::outbox::add` writes it in the transaction of the append
 //! * [`relay`]: workers that publish what is there, the hint that wakes them, the care of the tables
 //! * [`lanes`]: what may go out together, and who waits for whom
 //! * [`floor`]: where a scan of the table begins
@@ -20,8 +20,7 @@
 pub mod broker;
 pub mod floor;
 pub mod lanes;
-pub mod message;
 pub mod relay;
 mod worker;
 
-pub use message::{Destination, Message};
+pub use crate::domain::message::{Destination, Message};

@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::broker::Broker;
-use super::message::Destination;
 use super::worker::Worker;
 use crate::codec::outgoing::Encoder;
+use crate::domain::message::Destination;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::pg::connect::Database;

@@ -53,6 +53,8 @@ pub mod outbox;
 pub mod outbox_parked;
 pub mod owner;
 mod pooler;
+mod projection_changes;
+pub mod projection_offsets;
 pub mod projection_rows;
 pub mod projections;
 pub mod replay;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::error::StoreError;
 use super::outbox;
-use crate::outbox::Message;
+use crate::domain::message::Message;
 
 /// Channel of the hint that there are new events; its payload is the stream's id.
 pub const CHANNEL: &str = "reprise_orders";
@@ -256,7 +256,7 @@ pub(super) fn int(version: u32) -> i32 {
     i32::try_from(version).unwrap_or(i32::MAX)
 }
 
-fn instant(micros: i64) -> Result<Timestamp, StoreError> {
+pub(super) fn instant(micros: i64) -> Result<Timestamp, StoreError> {
     Timestamp::from_microsecond(micros).map_err(|error| unreadable(format!("order_events.ts: {error}")))
 }
 

@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection, PgPool, Row as _};
 
 use super::connect::{Database, within};
 use super::error::StoreError;
-use crate::outbox::message::{Destination, Message, header};
+use crate::domain::message::{Destination, Message, header};
 
 /// Channel of the hint that there is something to publish.
 pub const CHANNEL: &str = "reprise_outbox";

@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::error::StoreError;
+use super::orders::int;
 
 /// A row of `orders_view`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, sqlx::FromRow)]
@@ -72,5 +73,21 @@ pub async fn dashboard(
     )
     .bind(tenant)
     .fetch_all(connection)
+    .await?)
+}
+
+/// Whether `orders_view` has an order at `version` or later; also where no runner has ever kept it.
+pub async fn has_version(
+    connection: &mut PgConnection,
+    order_id: Uuid,
+    version: u32,
+) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar(
+        "select exists (select from orders_view where order_id = $1 and version >= $2)
+                or not exists (select from projection_cursors where name = 'orders_view' and followed_since is not null)",
+    )
+    .bind(order_id)
+    .bind(int(version))
+    .fetch_one(connection)
     .await?)
 }

@@ -1,16 +1,17 @@
 //! Read models: rows and cursors of their generations.
 //!
-//! Table names are made of a [`Name`] and a number, never of input. Changes travel as one JSON document: every
-//! projection takes the columns that it knows. A row is updated where the change is newer, and inserted where its
-//! order began; the cursor is locked first, which makes its holder the only writer of the shard's rows.
+//! Table names are made of a [`Name`] and a number, never of input. A cursor is locked first, which makes its holder
+//! the only writer of the shard's rows ([`apply`]).
 
+use futures::TryStreamExt as _;
 use serde::Serialize;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::error::StoreError;
-use super::orders::{StoredEvent, stored};
-use crate::projections::{Change, Name, Shard};
+use super::orders::{instant, unsigned, version};
+pub use super::projection_changes::apply;
+use crate::domain::read_model::{Fact, Name, Shard};
 
 /// Where a shard of a generation stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,20 +20,48 @@ pub struct Cursor {
     pub shards: i32,
     pub position: i64,
     pub state: String,
+    pub fed_by: FedBy,
+}
+
+/// Who moves a cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FedBy {
+    /// Every runner that there is.
+    Runner,
+    /// A rebuild from the store.
+    Rebuild,
+    /// A rebuild from the topic of orders; then one from the store.
+    Kafka,
+}
+
+impl FedBy {
+    const ALL: [Self; 3] = [Self::Runner, Self::Rebuild, Self::Kafka];
+
+    /// Column `fed_by`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Runner => "runner",
+            Self::Rebuild => "rebuild",
+            Self::Kafka => "kafka",
+        }
+    }
 }
 
 const CURSOR: &str =
-    "select name, generation, shard, shards, last_processed_seq, state from projection_cursors";
+    "select name, generation, shard, shards, last_processed_seq, state, fed_by from projection_cursors";
 
 fn cursor(row: &PgRow) -> Result<Option<Cursor>, StoreError> {
     let name: String = row.try_get("name")?;
     // A projection of a newer program is that program's to run.
     let Ok(name) = name.parse() else { return Ok(None) };
+    let fed_by: &str = row.try_get("fed_by")?;
+    let Some(fed_by) = FedBy::ALL.into_iter().find(|known| known.as_str() == fed_by) else { return Ok(None) };
     Ok(Some(Cursor {
         shard: Shard { name, generation: row.try_get("generation")?, shard: row.try_get("shard")? },
         shards: row.try_get("shards")?,
         position: row.try_get("last_processed_seq")?,
         state: row.try_get("state")?,
+        fed_by,
     }))
 }
 
@@ -62,91 +91,50 @@ pub async fn take_all(connection: &mut PgConnection, name: Name) -> Result<Vec<C
     Ok(rows.iter().map(cursor).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
-/// The shard's next events up to `last`, a floor that was asked before, at most `limit`.
-pub async fn events(
+/// Hands the shard's next events up to `last`, a floor that was asked before, one by one to `each`, at most `limit`;
+/// how many there were, and the position of the last.
+pub async fn events<E: From<StoreError>>(
     connection: &mut PgConnection,
     cursor: &Cursor,
     last: i64,
     limit: u32,
-) -> Result<Vec<StoredEvent>, StoreError> {
-    let rows = sqlx::query(
-        "select stream_id, version, type, payload::text as payload, metadata::text as metadata, global_seq,
-                (extract(epoch from ts) * 1000000)::bigint as at_us
-         from order_events
-         where global_seq > $1 and global_seq <= $2 and ($4 = 1 or (uuid_hash(stream_id) & 2147483647) % $4 = $5)
-         order by global_seq limit $3",
-    )
-    .bind(cursor.position)
-    .bind(last)
-    .bind(i64::from(limit))
-    .bind(cursor.shards)
-    .bind(cursor.shard.shard)
-    .fetch_all(connection)
-    .await?;
-    rows.iter().map(stored).collect()
+    mut each: impl FnMut(i64, &Fact<'_>) -> Result<(), E>,
+) -> Result<(u32, i64), E> {
+    let mut rows = sqlx::query(EVENTS)
+        .bind(cursor.position)
+        .bind(last)
+        .bind(i64::from(limit))
+        .bind(cursor.shards)
+        .bind(cursor.shard.shard)
+        .fetch(connection);
+    let (mut count, mut position) = (0, cursor.position);
+    while let Some(row) = rows.try_next().await.map_err(StoreError::from)? {
+        let (at, fact) = fact(&row)?;
+        each(at, &fact)?;
+        (count, position) = (count + 1, at);
+    }
+    Ok((count, position))
 }
 
-const CHANGES: &str = "change as (
-    select * from jsonb_to_recordset($1::jsonb) as change(
-        order_id uuid, tenant_id text, version int, at timestamptz, status text, seller_id text, amount_cents bigint,
-        courier_id text, vehicle_type text, placed_at timestamptz, paid_at timestamptz, picked_up_at timestamptz,
-        expected_at timestamptz, delivered_at timestamptz))";
+/// Without what handlers do not look at: a rebuild reads millions of these.
+const EVENTS: &str = "
+    select stream_id, version, type, payload::text as payload, metadata ->> 'tenant_id' as tenant_id,
+           (metadata ->> 'schema_version')::int as form, global_seq, (extract(epoch from ts) * 1000000)::bigint as at_us
+    from order_events
+    where global_seq > $1 and global_seq <= $2 and ($4 = 1 or (uuid_hash(stream_id) & 2147483647) % $4 = $5)
+    order by global_seq limit $3";
 
-/// Brings the rows of a generation to where the changes are.
-pub async fn apply(
-    connection: &mut PgConnection,
-    shard: Shard,
-    changes: &[Change],
-) -> Result<(), StoreError> {
-    let g = shard.generation;
-    let sql = match shard.name {
-        Name::OrdersView => format!(
-            "with {CHANGES}, updated as (
-                update orders_view_g{g} o set status = c.status, version = c.version, updated_at = c.at,
-                       courier_id = coalesce(c.courier_id, o.courier_id),
-                       vehicle_type = coalesce(c.vehicle_type, o.vehicle_type),
-                       paid_at = coalesce(c.paid_at, o.paid_at)
-                from change c where o.order_id = c.order_id and o.version < c.version)
-             insert into orders_view_g{g} (order_id, tenant_id, seller_id, status, version, amount_cents, courier_id,
-                                           vehicle_type, placed_at, paid_at, updated_at)
-             select order_id, tenant_id, seller_id, status, version, amount_cents, courier_id, vehicle_type, placed_at,
-                    paid_at, at
-             from change where placed_at is not null on conflict do nothing"
-        ),
-        Name::DashboardAggregate => format!(
-            "with {CHANGES}, old as (
-                select o.* from dashboard_counted_g{g} o join change c using (order_id) where o.version < c.version),
-             updated as (
-                update dashboard_counted_g{g} o set status = c.status, version = c.version
-                from change c where o.order_id = c.order_id and o.version < c.version
-                returning o.tenant_id, o.status, o.amount_cents),
-             inserted as (
-                insert into dashboard_counted_g{g} (order_id, tenant_id, status, version, amount_cents)
-                select order_id, tenant_id, status, version, amount_cents from change where placed_at is not null
-                on conflict do nothing returning tenant_id, status, amount_cents),
-             moved as (
-                select tenant_id, status, 1 as n, amount_cents from updated
-                union all select tenant_id, status, 1, amount_cents from inserted
-                union all select tenant_id, status, -1, -amount_cents from old)
-             insert into dashboard_aggregate_g{g} as d (tenant_id, status, orders, amount_cents)
-             select tenant_id, status, sum(n)::bigint, sum(amount_cents)::bigint from moved group by 1, 2
-             having sum(n) <> 0 or sum(amount_cents) <> 0 order by 1, 2
-             on conflict (tenant_id, status) do update
-             set orders = d.orders + excluded.orders, amount_cents = d.amount_cents + excluded.amount_cents"
-        ),
-        Name::DeliveryEta => format!(
-            "with {CHANGES}, updated as (
-                update delivery_eta_g{g} o set version = c.version,
-                       delivered_at = coalesce(c.delivered_at, o.delivered_at)
-                from change c where o.order_id = c.order_id and o.version < c.version)
-             insert into delivery_eta_g{g} (order_id, tenant_id, version, picked_up_at, expected_at, delivered_at)
-             select order_id, tenant_id, version, picked_up_at, expected_at, delivered_at
-             from change where picked_up_at is not null on conflict do nothing"
-        ),
+fn fact(row: &PgRow) -> Result<(i64, Fact<'_>), StoreError> {
+    let fact = Fact {
+        order_id: row.try_get(0)?,
+        version: version(row)?,
+        name: row.try_get(2)?,
+        payload: row.try_get(3)?,
+        tenant_id: row.try_get(4)?,
+        form: unsigned(row.try_get(5)?)?,
+        at: instant(row.try_get(7)?)?,
     };
-    let changes = sqlx::types::Json(changes);
-    sqlx::query(AssertSqlSafe(sql)).bind(changes).execute(connection).await?;
-    Ok(())
+    Ok((row.try_get(6)?, fact))
 }
 
 /// Moves a cursor, in the transaction of its rows.
@@ -178,19 +166,48 @@ pub async fn create(
     connection: &mut PgConnection,
     name: Name,
     (model, generation): (i32, i32),
-    shards: i32,
+    (shards, fed_by): (i32, FedBy),
 ) -> Result<(), StoreError> {
     for table in tables(name) {
         let sql = format!("create table {table}{generation} (like {table}{model} including all)");
         sqlx::query(AssertSqlSafe(sql)).execute(&mut *connection).await?;
     }
     sqlx::query(
-        "insert into projection_cursors (name, generation, shard, shards, state)
-         select $1, $2, shard, $3, 'building' from generate_series(0, $3 - 1) as shard",
+        "insert into projection_cursors (name, generation, shard, shards, state, fed_by)
+         select $1, $2, shard, $3, 'building', $4 from generate_series(0, $3 - 1) as shard",
     )
     .bind(name.as_str())
     .bind(generation)
     .bind(shards)
+    .bind(fed_by.as_str())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Hands a generation on to who moves it from now on.
+pub async fn feed(
+    connection: &mut PgConnection,
+    name: Name,
+    generation: i32,
+    fed_by: FedBy,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "update projection_cursors set fed_by = $3, updated_at = now() where name = $1 and generation = $2",
+    )
+    .bind(name.as_str())
+    .bind(generation)
+    .bind(fed_by.as_str())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Notes that runners keep these up to date from now on. Nothing is written where that is known.
+pub async fn followed(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query(
+        "update projection_cursors set followed_since = now() where followed_since is null and fed_by = 'runner'",
+    )
     .execute(connection)
     .await?;
     Ok(())
@@ -236,11 +253,14 @@ pub async fn remove(connection: &mut PgConnection, name: Name, generation: i32) 
         let sql = format!("drop table {table}{generation}");
         sqlx::query(AssertSqlSafe(sql)).execute(&mut *connection).await?;
     }
-    sqlx::query("delete from projection_cursors where name = $1 and generation = $2 and state <> 'active'")
-        .bind(name.as_str())
-        .bind(generation)
-        .execute(connection)
-        .await?;
+    sqlx::query(
+        "with offsets as (delete from projection_offsets where name = $1 and generation = $2)
+         delete from projection_cursors where name = $1 and generation = $2 and state <> 'active'",
+    )
+    .bind(name.as_str())
+    .bind(generation)
+    .execute(connection)
+    .await?;
     Ok(())
 }
 
@@ -280,10 +300,14 @@ pub struct Lag {
 pub async fn lags(connection: &mut PgConnection) -> Result<Vec<Lag>, StoreError> {
     Ok(sqlx::query_as(
         "select name, generation, shard, state, last_processed_seq as position,
-                greatest((select coalesce(max(global_seq), 0) from order_events) - last_processed_seq, 0) as lag_events,
+                greatest((select coalesce(max(global_seq), 0) from order_events) - last_processed_seq, 0)
+                    + case when fed_by = 'kafka' then
+                          (select coalesce(sum(end_offset - next_offset), 0)::bigint from projection_offsets o
+                           where o.name = c.name and o.generation = c.generation and o.shard = c.shard)
+                      else 0 end as lag_events,
                 coalesce((select greatest(extract(epoch from clock_timestamp() - ts), 0)::float8 from order_events
                           where global_seq > last_processed_seq order by global_seq limit 1), 0) as lag_seconds
-         from projection_cursors order by name, generation, shard",
+         from projection_cursors c order by name, generation, shard",
     )
     .fetch_all(connection)
     .await?)

@@ -3,112 +3,100 @@
 //! Changes of one order merge in the order of their versions, and a merged change laid over any earlier state of the
 //! row gives the same as its events one by one. So batches can be cut anywhere, and repeated.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use uuid::Uuid;
 
+use super::{Change, Fact};
 use crate::orders::event::{Event, Item, Unreadable};
 use crate::orders::order::Status;
-use crate::pg::orders::StoredEvent;
 
 /// From pick-up to the door, as promised to the customer.
 const EXPECTED_AFTER: SignedDuration = SignedDuration::from_mins(45);
 
-/// What changes in the row of one order, up to `version`.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Change {
-    pub order_id: Uuid,
-    pub tenant_id: String,
-    pub version: u32,
-    pub at: Timestamp,
-    pub status: Status,
-    pub seller_id: Option<String>,
-    pub amount_cents: Option<i64>,
-    pub courier_id: Option<String>,
-    pub vehicle_type: Option<String>,
-    pub placed_at: Option<Timestamp>,
-    pub paid_at: Option<Timestamp>,
-    pub picked_up_at: Option<Timestamp>,
-    pub expected_at: Option<Timestamp>,
-    pub delivered_at: Option<Timestamp>,
+/// What one event changes.
+pub fn change(fact: &Fact<'_>) -> Result<Change, Unreadable> {
+    let event = Event::read(fact.name, fact.form, fact.payload)?;
+    let at = fact.at;
+    let mut change = unchanged(fact, status(&event));
+    match event {
+        Event::OrderPlaced(placed) => {
+            change.amount_cents = Some(total(&placed.items));
+            change.seller_id = Some(placed.seller_id);
+            change.placed_at = Some(at);
+        }
+        Event::OrderPaid(_) => change.paid_at = Some(at),
+        Event::CourierAssigned(assigned) => {
+            change.courier_id = Some(assigned.courier_id);
+            change.vehicle_type = Some(assigned.vehicle_type);
+        }
+        Event::PickedUp => {
+            change.picked_up_at = Some(at);
+            // Beyond the calendar there is nothing to expect.
+            change.expected_at = Some(at.checked_add(EXPECTED_AFTER).unwrap_or(at));
+        }
+        Event::Delivered => change.delivered_at = Some(at),
+        Event::OutForDelivery | Event::CancellationRequested(_) | Event::Cancelled(_) => {}
+    }
+    Ok(change)
 }
 
-impl Change {
-    /// What one stored event changes.
-    pub fn of(stored: &StoredEvent) -> Result<Self, Unreadable> {
-        let event = Event::read(&stored.name, stored.metadata.schema_version, &stored.payload)?;
-        let at = stored.at;
-        let mut change = Self::only(stored, status(&event));
-        match event {
-            Event::OrderPlaced(placed) => {
-                change.amount_cents = Some(total(&placed.items));
-                change.seller_id = Some(placed.seller_id);
-                change.placed_at = Some(at);
-            }
-            Event::OrderPaid(_) => change.paid_at = Some(at),
-            Event::CourierAssigned(assigned) => {
-                change.courier_id = Some(assigned.courier_id);
-                change.vehicle_type = Some(assigned.vehicle_type);
-            }
-            Event::PickedUp => {
-                change.picked_up_at = Some(at);
-                // Beyond the calendar there is nothing to expect.
-                change.expected_at = Some(at.checked_add(EXPECTED_AFTER).unwrap_or(at));
-            }
-            Event::Delivered => change.delivered_at = Some(at),
-            Event::OutForDelivery | Event::CancellationRequested(_) | Event::Cancelled(_) => {}
-        }
-        Ok(change)
-    }
-
-    fn only(stored: &StoredEvent, status: Status) -> Self {
-        Self {
-            order_id: stored.stream_id,
-            tenant_id: stored.metadata.tenant_id.clone(),
-            version: stored.version,
-            at: stored.at,
-            status,
-            seller_id: None,
-            amount_cents: None,
-            courier_id: None,
-            vehicle_type: None,
-            placed_at: None,
-            paid_at: None,
-            picked_up_at: None,
-            expected_at: None,
-            delivered_at: None,
-        }
-    }
-
-    /// Lays a later change over this one.
-    fn then(&mut self, later: Self) {
-        let earlier = std::mem::replace(self, later);
-        self.seller_id = self.seller_id.take().or(earlier.seller_id);
-        self.amount_cents = self.amount_cents.or(earlier.amount_cents);
-        self.courier_id = self.courier_id.take().or(earlier.courier_id);
-        self.vehicle_type = self.vehicle_type.take().or(earlier.vehicle_type);
-        self.placed_at = self.placed_at.or(earlier.placed_at);
-        self.paid_at = self.paid_at.or(earlier.paid_at);
-        self.picked_up_at = self.picked_up_at.or(earlier.picked_up_at);
-        self.expected_at = self.expected_at.or(earlier.expected_at);
-        self.delivered_at = self.delivered_at.or(earlier.delivered_at);
+fn unchanged(fact: &Fact<'_>, status: Status) -> Change {
+    Change {
+        order_id: fact.order_id,
+        tenant_id: fact.tenant_id.to_owned(),
+        first: fact.version,
+        version: fact.version,
+        at: fact.at,
+        status: status.as_str(),
+        seller_id: None,
+        amount_cents: None,
+        courier_id: None,
+        vehicle_type: None,
+        placed_at: None,
+        paid_at: None,
+        picked_up_at: None,
+        expected_at: None,
+        delivered_at: None,
     }
 }
 
-/// One change per order, sorted by order, of events in the order of the feed.
-pub fn merged(events: &[StoredEvent]) -> Result<Vec<Change>, (i64, Unreadable)> {
-    let mut orders: BTreeMap<Uuid, Change> = BTreeMap::new();
-    for stored in events {
-        let change = Change::of(stored).map_err(|cause| (stored.global_seq, cause))?;
-        match orders.get_mut(&change.order_id) {
-            Some(earlier) => earlier.then(change),
+/// Merges events, in the order of their streams, into one change per order.
+#[derive(Debug, Default)]
+pub struct Fold {
+    orders: HashMap<Uuid, Change>,
+    hole: Option<(Uuid, u32)>,
+}
+
+impl Fold {
+    pub fn add(&mut self, fact: &Fact<'_>) -> Result<(), Unreadable> {
+        let change = change(fact)?;
+        match self.orders.get_mut(&fact.order_id) {
+            Some(earlier) => {
+                if change.version > earlier.version + 1 {
+                    self.hole.get_or_insert((fact.order_id, earlier.version + 1));
+                }
+                earlier.then(change);
+            }
             None => {
-                orders.insert(change.order_id, change);
+                self.orders.insert(fact.order_id, change);
             }
         }
+        Ok(())
     }
-    Ok(orders.into_values().collect())
+
+    /// An order that came without one of its versions, and which one.
+    pub const fn hole(&self) -> Option<(Uuid, u32)> {
+        self.hole
+    }
+
+    /// One change per order, sorted by order.
+    pub fn changes(self) -> Vec<Change> {
+        let mut changes: Vec<Change> = self.orders.into_values().collect();
+        changes.sort_unstable_by_key(|change| change.order_id);
+        changes
+    }
 }
 
 const fn status(event: &Event) -> Status {
@@ -134,41 +122,37 @@ fn total(items: &[Item]) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::orders::Metadata;
+    use jiff::Timestamp;
 
-    fn stored(version: u32, name: &str, payload: &str) -> StoredEvent {
-        let metadata = Metadata {
-            event_id: Uuid::nil(),
-            command_id: version.to_string(),
-            command_digest: None,
-            command_index: None,
-            schema_version: 1,
-            tenant_id: "t1".to_owned(),
-            actor: String::new(),
-            reason: None,
-            traceparent: None,
-        };
+    fn fact<'a>(version: u32, name: &'a str, form: u32, payload: &'a str) -> Fact<'a> {
         let at = Timestamp::from_second(1_000 * i64::from(version)).expect("an instant");
-        let (name, payload) = (name.to_owned(), payload.to_owned());
-        let global_seq = i64::from(version);
-        StoredEvent { stream_id: Uuid::nil(), version, name, payload, metadata, at, global_seq }
+        Fact { order_id: Uuid::nil(), version, tenant_id: "t1", at, name, form, payload }
+    }
+
+    fn folded(facts: &[Fact<'_>]) -> Change {
+        let mut fold = Fold::default();
+        for fact in facts {
+            fold.add(fact).expect("readable");
+        }
+        let [change] = fold.changes().try_into().expect("one order");
+        change
     }
 
     const PLACED: &str = r#"{"customerId":"c","sellerId":"s","commissionPercent":"5","items":[{"sku":"a","quantity":2,"unitPriceCents":5000}]}"#;
     const PAID: &str = r#"{"sellerId":"s","amountCents":10000,"commissionPercent":"5"}"#;
+    const K1: &str = r#"{"courierId":"k"}"#;
+    const K2: &str = r#"{"courierId":"k","vehicleType":"bike"}"#;
 
     #[test]
     fn changes_of_one_order_merge_and_keep_what_later_events_do_not_tell() {
-        let events = [
-            stored(1, "OrderPlaced", PLACED),
-            stored(2, "OrderPaid", PAID),
-            stored(3, "CourierAssigned", r#"{"courierId":"k"}"#),
-            stored(4, "PickedUp", "{}"),
-        ];
-        let changes = merged(&events).expect("readable");
-        let [change] = changes.as_slice() else { panic!("one order") };
-        assert_eq!((change.version, change.status, change.amount_cents), (4, Status::PickedUp, Some(10_000)));
-        assert_eq!(change.vehicle_type.as_deref(), Some("unknown"));
+        let change = folded(&[
+            fact(1, "OrderPlaced", 1, PLACED),
+            fact(2, "OrderPaid", 1, PAID),
+            fact(3, "CourierAssigned", 1, K1),
+            fact(4, "PickedUp", 1, "{}"),
+        ]);
+        assert_eq!((change.first, change.version, change.status), (1, 4, "picked_up"));
+        assert_eq!((change.amount_cents, change.vehicle_type.as_deref()), (Some(10_000), Some("unknown")));
         let seconds = |at: Option<Timestamp>| at.map(Timestamp::as_second);
         assert_eq!(
             [seconds(change.placed_at), seconds(change.paid_at), seconds(change.expected_at)],
@@ -177,8 +161,25 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_cannot_be_read_is_named_by_its_position() {
-        let events = [stored(1, "OrderPlaced", PLACED), stored(2, "Teleported", "{}")];
-        assert_eq!(merged(&events).map_err(|(seq, _)| seq).expect_err("not readable"), 2);
+    fn repeats_change_nothing_and_the_newest_form_of_a_fact_stays() {
+        let (old, new) = (fact(2, "CourierAssigned", 1, K1), fact(2, "CourierAssigned", 2, K2));
+        let once = [fact(1, "OrderPlaced", 1, PLACED), new, fact(3, "PickedUp", 1, "{}")];
+        let repeated = [once[0], old, new, once[2], once[0], old, new, once[2]];
+        assert_eq!(folded(&repeated), folded(&once));
+        assert_eq!(folded(&once[..2]).vehicle_type.as_deref(), Some("bike"));
+    }
+
+    #[test]
+    fn a_hole_in_a_stream_is_named() {
+        let mut fold = Fold::default();
+        fold.add(&fact(1, "OrderPlaced", 1, PLACED)).expect("readable");
+        assert_eq!(fold.hole(), None);
+        fold.add(&fact(3, "PickedUp", 1, "{}")).expect("readable");
+        assert_eq!(fold.hole(), Some((Uuid::nil(), 2)));
+    }
+
+    #[test]
+    fn an_event_that_cannot_be_read_is_refused() {
+        assert!(Fold::default().add(&fact(2, "Teleported", 1, "{}")).is_err());
     }
 }

@@ -16,46 +16,4 @@ pub mod change;
 pub mod runner;
 pub mod steer;
 
-pub use change::Change;
-
-use std::str::FromStr;
-
-/// The projections that there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Name {
-    OrdersView,
-    DashboardAggregate,
-    DeliveryEta,
-}
-
-impl Name {
-    pub const ALL: [Self; 3] = [Self::OrdersView, Self::DashboardAggregate, Self::DeliveryEta];
-
-    /// Boundary word: the view, and the prefix of its tables.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OrdersView => "orders_view",
-            Self::DashboardAggregate => "dashboard_aggregate",
-            Self::DeliveryEta => "delivery_eta",
-        }
-    }
-}
-
-impl FromStr for Name {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|name| name.as_str() == text);
-        known.ok_or_else(|| {
-            format!("{text:?} is no projection: write orders_view, dashboard_aggregate or delivery_eta")
-        })
-    }
-}
-
-/// One of the parts that are followed apart from each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shard {
-    pub name: Name,
-    pub generation: i32,
-    pub shard: i32,
-}
+pub use crate::domain::read_model::{Change, Fact, Name, Shard};

@@ -1,4 +1,5 @@
-//! Follows the feed for every shard of every generation, in as many processes as there are.
+//! Follows the feed for every shard of every generation, in as many processes as there are. A generation that a
+//! rebuild is at is the rebuild's to move, so that the pace of a rebuild is its own.
 //!
 //! A step takes the cursor's row lock, so a shard has one writer at a time, and whoever is killed leaves it free. Hints
 //! wake the runner; behind them it polls.
@@ -13,18 +14,22 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Shard;
-use super::change::merged;
+use super::change::Fold;
 use crate::metrics::Metrics;
 use crate::orders::event::Unreadable;
 use crate::pg::connect::Database;
 use crate::pg::error::StoreError;
-use crate::pg::projections::{self as store, Cursor};
+use crate::pg::projections::{self as store, Cursor, FedBy};
 use crate::pg::{order_feed, orders};
 
 /// How often new generations are looked for, and lag is shown.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Further behind than this a step takes a whole window: the events of one order then mostly become one write.
+const FAR: i64 = 50_000;
+/// Events of a step that is far behind. Bounds its memory, and how long it holds its cursor.
+pub const WINDOW: u32 = 200_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectionError {
@@ -42,56 +47,81 @@ impl From<sqlx::Error> for ProjectionError {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Events per transaction.
+    /// Events per transaction, near the tip.
     pub batch: u32,
     /// The longest an event waits whose hint was lost.
     pub poll_interval: Duration,
 }
 
+/// Events of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch {
+    /// Near the tip.
+    pub near: u32,
+    pub far: u32,
+}
+
+impl Batch {
+    pub const fn of(near: u32) -> Self {
+        Self { near, far: if near > WINDOW { near } else { WINDOW } }
+    }
+}
+
 /// What a step found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// There may be more.
-    Moved,
+    /// So many events; there may be more.
+    Moved(u32),
     /// Everything up to the floor is handled.
     AtTip,
-    /// Another runner is at it, or the shard is gone.
+    /// Another is at it, or the shard is gone.
     NotOurs,
 }
 
-/// One batch, in a transaction of its own.
-pub async fn step(connection: &mut PgConnection, shard: Shard, batch: u32) -> Result<Step, ProjectionError> {
+/// One batch, in a transaction of its own, of a cursor that is ours to move.
+pub async fn step(
+    connection: &mut PgConnection,
+    (shard, fed_by): (Shard, FedBy),
+    batch: Batch,
+) -> Result<Step, ProjectionError> {
     // In a statement of its own, before the rows are read.
     let floor = order_feed::floor(connection).await?.0;
     let mut transaction = connection.begin().await?;
     let Some(mut cursor) = store::take(&mut transaction, shard).await? else {
         return Ok(Step::NotOurs);
     };
+    if cursor.fed_by != fed_by {
+        return Ok(Step::NotOurs);
+    }
     let more = move_on(&mut transaction, &mut cursor, floor, batch).await?;
     transaction.commit().await?;
-    Ok(if more { Step::Moved } else { Step::AtTip })
+    Ok(more.map_or(Step::AtTip, Step::Moved))
 }
 
-/// One batch inside the caller's transaction, which holds the cursor; whether there may be more below the floor.
+/// One batch inside the caller's transaction, which holds the cursor; its size, where there may be more below the floor.
 pub(super) async fn move_on(
     connection: &mut PgConnection,
     cursor: &mut Cursor,
     floor: i64,
-    batch: u32,
-) -> Result<bool, ProjectionError> {
+    batch: Batch,
+) -> Result<Option<u32>, ProjectionError> {
     if cursor.position >= floor {
-        return Ok(false);
+        return Ok(None);
     }
-    let events = store::events(connection, cursor, floor, batch).await?;
-    let changes =
-        merged(&events).map_err(|(position, cause)| ProjectionError::Unreadable { position, cause })?;
+    let window = if floor - cursor.position > FAR { batch.far } else { batch.near };
+    let mut fold = Fold::default();
+    let (count, last) = store::events(connection, cursor, floor, window, |position, fact| {
+        fold.add(fact).map_err(|cause| ProjectionError::Unreadable { position, cause })
+    })
+    .await?;
+    let changes = fold.changes();
     if !changes.is_empty() {
         store::apply(connection, cursor.shard, &changes).await?;
     }
-    let more = events.len() >= batch as usize;
-    cursor.position = if more { events.last().map_or(floor, |event| event.global_seq) } else { floor };
+    let more = count >= window;
+    cursor.position = if more { last } else { floor };
     store::advance(connection, cursor.shard, cursor.position).await?;
-    Ok(more)
+    Ok(more.then_some(count))
 }
 
 /// Runs every shard that there is, until `stop`.
@@ -131,7 +161,9 @@ pub async fn run(database: Database, settings: Settings, metrics: Arc<Metrics>, 
 async fn look(database: &Database, metrics: &Metrics) -> Result<Vec<Shard>, StoreError> {
     let mut connection = database.pool().acquire().await?;
     metrics.projections(&store::lags(&mut connection).await?);
-    Ok(store::cursors(&mut connection).await?.into_iter().map(|cursor| cursor.shard).collect())
+    store::followed(&mut connection).await?;
+    let cursors = store::cursors(&mut connection).await?.into_iter();
+    Ok(cursors.filter(|cursor| cursor.fed_by == FedBy::Runner).map(|cursor| cursor.shard).collect())
 }
 
 /// Keeps one shard up to date until it is gone or `stop`.
@@ -165,11 +197,14 @@ async fn keep_up(
     let mut connection = database.plain().await?;
     while !stop.is_cancelled() {
         hints.mark_unchanged();
-        match step(&mut connection, shard, settings.batch).await? {
-            Step::Moved => continue,
+        match step(&mut connection, (shard, FedBy::Runner), Batch::of(settings.batch)).await? {
+            Step::Moved(_) => continue,
             Step::AtTip => {}
             Step::NotOurs => {
-                let there = store::cursors(&mut connection).await?.iter().any(|cursor| cursor.shard == shard);
+                let there = store::cursors(&mut connection)
+                    .await?
+                    .iter()
+                    .any(|cursor| cursor.shard == shard && cursor.fed_by == FedBy::Runner);
                 if !there {
                     return Ok(());
                 }

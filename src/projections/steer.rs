@@ -6,14 +6,15 @@
 use sqlx::{Connection as _, PgConnection};
 
 use super::Name;
-use super::runner::{ProjectionError, move_on};
+use super::runner::{Batch, ProjectionError, move_on};
 use crate::pg::error::StoreError;
 use crate::pg::order_feed;
-use crate::pg::projections::{self as store, Cursor};
+use crate::pg::projection_offsets::{self, Place};
+use crate::pg::projections::{self as store, Cursor, FedBy};
 
 /// Further behind than this a generation is not caught up while others wait.
 const NEAR: i64 = 20_000;
-const BATCH: u32 = 2_000;
+const BATCH: Batch = Batch::of(2_000);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
@@ -23,8 +24,14 @@ pub enum SteerError {
     NoGeneration(&'static str),
     #[error("generation {generation} of {name} is still {behind} events behind; wait until it is at the tip")]
     Behind { name: &'static str, generation: i32, behind: i64 },
-    #[error("{0} has a generation that is being built; cut over to it or drop it first")]
+    #[error(
+        "{0} has a generation that is being built; go on with it (--resume), cut over to it, or drop it first"
+    )]
     Building(&'static str),
+    #[error(
+        "generation {generation} of {name} is not built yet; finish it with `projections rebuild {name} --resume`"
+    )]
+    Unfinished { name: &'static str, generation: i32 },
 }
 
 impl From<StoreError> for SteerError {
@@ -53,7 +60,14 @@ fn other(cursors: &[Cursor], name: Name, wanted: Option<i32>) -> Result<i32, Ste
 }
 
 /// Begins a new generation and says its number.
-pub async fn begin(connection: &mut PgConnection, name: Name, shards: i32) -> Result<i32, SteerError> {
+///
+/// With `places` it is read from the topic of orders first.
+pub async fn begin(
+    connection: &mut PgConnection,
+    name: Name,
+    shards: i32,
+    places: Option<&[Place]>,
+) -> Result<i32, SteerError> {
     let mut transaction = connection.begin().await?;
     let cursors = store::take_all(&mut transaction, name).await?;
     if cursors.iter().any(|cursor| cursor.state == "building") {
@@ -61,9 +75,36 @@ pub async fn begin(connection: &mut PgConnection, name: Name, shards: i32) -> Re
     }
     let model = active(&cursors, name)?;
     let newest = cursors.iter().map(|cursor| cursor.shard.generation).max().unwrap_or(model);
-    store::create(&mut transaction, name, (model, newest + 1), shards).await?;
+    let fed_by = if places.is_some() { FedBy::Kafka } else { FedBy::Rebuild };
+    store::create(&mut transaction, name, (model, newest + 1), (shards, fed_by)).await?;
+    if let Some(places) = places {
+        projection_offsets::plan(&mut transaction, (name, newest + 1), shards, places).await?;
+    }
     transaction.commit().await?;
     Ok(newest + 1)
+}
+
+/// The cursors of the generation that a rebuild began and did not finish.
+pub async fn unfinished(connection: &mut PgConnection, name: Name) -> Result<Vec<Cursor>, SteerError> {
+    let mut cursors = store::cursors(connection).await?;
+    cursors.retain(|cursor| {
+        cursor.shard.name == name && cursor.state == "building" && cursor.fed_by != FedBy::Runner
+    });
+    if cursors.is_empty() { Err(SteerError::NoGeneration(name.as_str())) } else { Ok(cursors) }
+}
+
+/// Hands a generation on; the caller has brought every shard to where that is right.
+pub async fn feed(
+    connection: &mut PgConnection,
+    name: Name,
+    generation: i32,
+    fed_by: FedBy,
+) -> Result<(), SteerError> {
+    let mut transaction = connection.begin().await?;
+    store::take_all(&mut transaction, name).await?;
+    store::feed(&mut transaction, name, generation, fed_by).await?;
+    transaction.commit().await?;
+    Ok(())
 }
 
 /// Brings the two generations to one floor.
@@ -72,6 +113,11 @@ async fn level(
     mut cursors: Vec<Cursor>,
     generations: [i32; 2],
 ) -> Result<(), SteerError> {
+    let ours = |cursor: &&Cursor| generations.contains(&cursor.shard.generation);
+    if let Some(cursor) = cursors.iter().filter(ours).find(|cursor| cursor.fed_by != FedBy::Runner) {
+        let (name, generation) = (cursor.shard.name.as_str(), cursor.shard.generation);
+        return Err(SteerError::Unfinished { name, generation });
+    }
     let floor = order_feed::floor(connection).await?.0;
     for cursor in cursors.iter_mut().filter(|cursor| generations.contains(&cursor.shard.generation)) {
         let behind = floor - cursor.position;
@@ -79,7 +125,7 @@ async fn level(
             let (name, generation) = (cursor.shard.name.as_str(), cursor.shard.generation);
             return Err(SteerError::Behind { name, generation, behind });
         }
-        while move_on(connection, cursor, floor, BATCH).await? {}
+        while move_on(connection, cursor, floor, BATCH).await?.is_some() {}
     }
     Ok(())
 }

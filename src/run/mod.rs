@@ -21,6 +21,7 @@ mod gauges;
 pub mod orders;
 pub mod parts;
 pub mod projections;
+pub mod rebuild;
 pub mod redrive;
 pub mod relay;
 pub mod replay;

@@ -8,6 +8,7 @@
 //! * [`health`]: what is known of partitions, for metrics and for the stall watch
 //! * [`produce`]: topics and records for the demo
 //! * [`range`]: the range of a replay, captured once
+//! * [`rewind`]: the topic of orders read again by a group of its own
 //!
 //! Promises: a record is handed over once per claim and in offset order per partition; nothing is committed that
 //! the applier did not settle, nothing backwards, nothing of a partition that is not ours; the client is polled
@@ -25,6 +26,7 @@ mod lanes;
 pub mod outbox;
 pub mod produce;
 pub mod range;
+pub mod rewind;
 pub mod settings;
 pub mod starts;
 mod wake;

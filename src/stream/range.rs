@@ -98,6 +98,22 @@ pub fn capture(kafka: &Kafka, from: Timestamp, to: Option<Timestamp>) -> Result<
     Ok(captured)
 }
 
+/// All that a topic holds now, up to what is committed: where a rebuild begins and ends.
+pub fn whole(kafka: &Kafka, topic: &str) -> Result<Vec<PartitionRange>, RangeError> {
+    let admin = Admin::connect(kafka, LIMIT)?;
+    let partitions = admin.partitions(topic)?.ok_or_else(|| RangeError::NoTopic(topic.to_owned()))?;
+    let mut ids: Vec<i32> = partitions.iter().map(|partition| partition.id).collect();
+    ids.sort_unstable();
+    let stable = consumer(kafka, "read_committed")?;
+    let (starts, ends) =
+        (look_up(&stable, topic, &ids, Offset::Beginning)?, look_up(&stable, topic, &ids, Offset::End)?);
+    let range = |partition: i32| {
+        let (start, end) = (starts.get(&partition).copied()?, ends.get(&partition).copied()?);
+        Some(PartitionRange { partition, start, end })
+    };
+    ids.into_iter().map(|id| range(id).ok_or(RangeError::NoAnswer(id))).collect()
+}
+
 /// How many offsets of the topic lie between each two of these instants, by log time; the last one is open.
 ///
 /// Offsets have gaps (markers, compaction), so that the numbers say how much there is, not exactly how many records.

@@ -1,5 +1,7 @@
 //! Read models: they follow the events, count each once whatever is killed, and are rebuilt beside their readers.
 
+mod topic;
+
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
@@ -67,4 +69,40 @@ async fn b71_a_view_rebuilt_while_orders_come_in_equals_the_live_one_with_no_fur
     let generation = "select max(generation)::bigint from projection_cursors
                       where name = 'dashboard_aggregate' and state = 'active'";
     assert_eq!(shop.number(generation).await, 2);
+}
+
+#[tokio::test]
+async fn a_reader_finds_in_the_list_what_it_waited_for() {
+    let shop = Shop::open().await;
+    let (other, _) = shop.world.second_instance();
+    let runner = || {
+        let mut command = shop.world.command(&["projections", "run"]);
+        command.arg("--config").arg(&other);
+        shop.world.spawn(command)
+    };
+    let _server = shop.world.run(&["orders", "serve"]);
+    let ready = async || shop.world.get("/readyz").await.is_some_and(|reply| reply.status == 200);
+    until("orders are served", LATER, ready).await;
+    let mut running = runner();
+    let id = Uuid::new_v4();
+    shop.place(id).await;
+    until("the list follows", SOON, async || shop.number("select count(*) from orders_view").await == 1)
+        .await;
+    running.kill();
+    shop.desk.take(&request(id, pay())).await.expect("paid");
+    let path = format!("/api/v1/orders/{id}");
+    let ask = async || shop.world.get(&format!("{path}?min_version=2")).await.expect("an answer");
+    let reply = ask().await;
+    assert_eq!((reply.status, reply.json()["code"].as_str()), (503, Some("not-yet")));
+    // The past and the newest of the store do not wait for a view.
+    for asked in ["", "?version=2", "?version=1"] {
+        assert_eq!(
+            shop.world.get(&format!("{path}{asked}")).await.expect("an answer").status,
+            200,
+            "{asked}"
+        );
+    }
+    let _running = runner();
+    until("the list has it", LATER, async || ask().await.status == 200).await;
+    assert_eq!(shop.number("select version::bigint from orders_view where status = 'paid'").await, 2);
 }
