@@ -32,6 +32,7 @@ fn policies(count: usize) -> Policies {
     let policy = |n| EffectPolicy {
         name: format!("efeito-{n}"),
         mode: Mode::Apply,
+        on_event: true,
         on_failure: OnFailure::Hold,
         effective_from: None,
         lease: Duration::from_secs(30),

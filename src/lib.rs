@@ -9,7 +9,7 @@
 //! Imports point one way; a line lives where its knowledge lives.
 //!
 //! ```text
-//!   domain  <-  codec, pg, gateway  <-  applier, orders, outbox, projections  <-  stream  <-  run, cli, ops
+//!   domain  <-  codec, pg, gateway  <-  applier, orders, outbox, projections, saga  <-  stream  <-  run, cli, ops
 //! ```
 //!
 //! | room | what it knows |
@@ -20,6 +20,7 @@
 //! | [`gateway`] | the providers: one call, what its answer proves, the circuit |
 //! | [`applier`] | the order of steps: plan, ledger, gateway, settle; the one road of every run |
 //! | [`projections`] | read models: what an event changes in a row, generations, the runner |
+//! | [`saga`] | an order gets a courier: steps, what is undone in which order, the workers |
 //! | [`outbox`] | the order side's way out: messages, the relay, what keeps their order |
 //! | [`stream`] | the only rdkafka: consumer thread, starting places, commits, dead-letter topic |
 //! | [`run`] | wiring: how a service is built from the rooms |
@@ -84,5 +85,6 @@ pub mod projections;
 #[cfg(test)]
 mod reference;
 pub mod run;
+pub mod saga;
 pub mod stream;
 pub mod telemetry;

@@ -25,6 +25,7 @@ mod process;
 mod projections;
 #[cfg(test)]
 mod reference;
+mod saga;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ use outbox::OutboxSeries;
 use partitions::{PartitionSeries, ReplaySeries};
 use process::Process;
 use projections::ProjectionSeries;
+use saga::SagaSeries;
 
 /// The content type of [`Metrics::render`].
 pub const TEXT_FORMAT: &str = prometheus::TEXT_FORMAT;
@@ -78,6 +80,10 @@ pub mod name {
     pub const OUTBOX_OLDEST: &str = "reprise_outbox_oldest_seconds";
     pub const OUTBOX_PARKED: &str = "reprise_outbox_parked";
     pub const OUTBOX_SECONDS: &str = "reprise_outbox_publish_seconds";
+    pub const SAGA_ENDED: &str = "reprise_saga_ended_total";
+    pub const SAGA_RUNNING: &str = "reprise_saga_running";
+    pub const SAGA_OLDEST: &str = "reprise_saga_oldest_seconds";
+    pub const SAGA_UNDO_ATTEMPTS: &str = "reprise_saga_undo_attempts";
     pub const ORDERS_FOREIGN: &str = "reprise_orders_foreign_total";
     pub const OUTBOX_SLOT_LAG: &str = "reprise_outbox_slot_lag_bytes";
     pub const UPTIME: &str = "reprise_processo_segundos";
@@ -294,6 +300,7 @@ pub struct Metrics {
     replay: ReplaySeries,
     outbox: OutboxSeries,
     projections: ProjectionSeries,
+    saga: SagaSeries,
     process: Process,
 }
 
@@ -382,6 +389,7 @@ impl Metrics {
             replay: ReplaySeries::new(&families)?,
             outbox: OutboxSeries::new(&families)?,
             projections: ProjectionSeries::new(&families)?,
+            saga: SagaSeries::new(&families)?,
             process: Process::new(&families)?,
             registry: families.into_registry(),
         })

@@ -26,6 +26,7 @@ mod coordinator;
 mod dead_letters;
 pub mod dry_run;
 mod effects;
+pub mod errand;
 mod held;
 pub mod intake;
 mod lanes;

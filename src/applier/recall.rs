@@ -144,10 +144,14 @@ impl Session {
         self.connection = Some(connection);
     }
 
+    pub(super) fn writer(&self, run_id: &str) -> Writer {
+        let run = Run { kind: RunKind::Live, id: run_id.to_owned() };
+        Writer { run, owner: self.owner, instance: Arc::clone(&self.instance) }
+    }
+
     /// Carries a wave out in the name of the run that the effects belong to.
     pub(super) async fn write(&mut self, run_id: &str, wave: &Wave) -> Result<WaveDone, StoreError> {
-        let run = Run { kind: RunKind::Live, id: run_id.to_owned() };
-        let writer = Writer { run, owner: self.owner, instance: Arc::clone(&self.instance) };
+        let writer = self.writer(run_id);
         let mut connection = self.take().await?;
         let done = connect::within(perform(&mut connection, &writer, wave)).await?;
         self.keep(connection);

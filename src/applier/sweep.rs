@@ -37,7 +37,8 @@ use crate::pg::error::StoreError;
 use crate::pg::stored::StoredRow;
 use crate::pg::sweep::{self, SweepType};
 use crate::pg::wave::{Destination, Move, Reserve, Wave};
-use step::{Step, abandoned, by_run, step};
+pub(super) use step::abandoned;
+use step::{Step, by_run, step};
 
 /// Rows of one type in one pass.
 const ROWS_PER_PASS: i64 = 256;

@@ -35,6 +35,7 @@ pub mod relay;
 pub mod replay;
 pub mod replay_diff;
 pub mod retention;
+pub mod saga;
 pub mod sweep;
 
 use std::ffi::OsString;
@@ -73,6 +74,9 @@ enum Command {
     /// Read models: run, list, rebuild, compare, cut over, drop
     #[command(subcommand)]
     Projections(projections::Args),
+    /// Sagas: run, list, show, retry
+    #[command(subcommand)]
+    Saga(saga::Args),
     /// Bring the database schema up to date
     Migrate,
     /// Review effects that nobody knows about
@@ -150,6 +154,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Orders(args) => orders::run(args, context).await,
         Command::Outbox(args) => outbox::run(args, context).await,
         Command::Projections(args) => projections::run(args, context).await,
+        Command::Saga(args) => saga::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Effects(args) => effects::run(args, context).await,
         // Large, and only once.

@@ -105,6 +105,7 @@ fn policy(section: &mut Section<'_, '_>, name: &str) -> Option<EffectPolicy> {
     Some(EffectPolicy {
         name: name.to_owned(),
         mode,
+        on_event: !crate::saga::machine::EFFECTS.contains(&name),
         on_failure,
         effective_from,
         lease: lease?,

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use effects::LEASE_MARGIN;
-pub use orders::{Format, Inbox, Orders, Outbox, Projections, Publisher};
+pub use orders::{Format, Inbox, Orders, Outbox, Projections, Publisher, Saga};
 pub use outgoing::AllowedHost;
 pub use problem::{ConfigErrors, Problem, Source, Warning};
 pub use retention::Retention;
@@ -74,6 +74,7 @@ pub struct Config {
     pub outbox: Outbox,
     pub inbox: Inbox,
     pub projections: Projections,
+    pub saga: Saga,
     pub retention: Retention,
     /// `http_saida.permitidos`: where providers may be; `None`: anywhere.
     pub allowed_hosts: Option<Vec<AllowedHost>>,
@@ -274,13 +275,14 @@ impl Config {
         let outbox = orders::outbox(&mut reader);
         let inbox = orders::inbox(&mut reader);
         let projections = orders::projections(&mut reader);
+        let saga = orders::saga(&mut reader);
         let retention = retention::read(&mut reader);
         let allowed_hosts = outgoing::read(&mut reader);
         let effects = effects::read(&mut reader);
         outgoing::check(&mut reader, allowed_hosts.as_deref(), &effects);
         let Reader { problems, warnings, .. } = reader;
-        match (kafka, postgres, sweep, outbox, inbox.zip(projections)) {
-            (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some((inbox, projections)))
+        match (kafka, postgres, sweep, outbox, inbox.zip(projections).zip(saga)) {
+            (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some(((inbox, projections), saga)))
                 if problems.is_empty() =>
             {
                 let origins = layers.origins();
@@ -297,6 +299,7 @@ impl Config {
                     outbox,
                     inbox,
                     projections,
+                    saga,
                     retention,
                     allowed_hosts,
                     effects,

@@ -1,4 +1,4 @@
-//! The sections of the order side: `[orders]`, `[outbox]`, `[inbox]`, `[projections]`.
+//! The sections of the order side: `[orders]`, `[outbox]`, `[inbox]`, `[projections]`, `[saga]`.
 
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ const BATCH_MAX: usize = 10_000;
 const EVENTS_MAX: u32 = 10_000;
 const ATTEMPTS_MAX: u32 = 1_000;
 const SNAPSHOT_MAX: u32 = 100_000;
+/// A million, in cents.
+const FEE_MAX: i64 = 100_000_000;
 
 /// `[orders]`
 #[derive(Debug, Clone)]
@@ -90,6 +92,20 @@ impl Publisher {
 pub struct Inbox {
     /// A repetition is recognised for so long after the message was handled.
     pub retention: Duration,
+}
+
+/// `[saga]`
+#[derive(Debug, Clone)]
+pub struct Saga {
+    /// Sagas that this process takes a step of at the same time.
+    pub workers: usize,
+    pub poll_interval: Duration,
+    /// A step that has not come to an end within it is not begun any more; what it did is undone.
+    pub step_deadline: Duration,
+    pub backoff_initial: Duration,
+    pub backoff_max: Duration,
+    /// What a courier is charged for an order.
+    pub fee_cents: i64,
 }
 
 /// `[projections]`
@@ -172,6 +188,28 @@ pub(super) fn outbox(reader: &mut Reader<'_>) -> Option<Outbox> {
 pub(super) fn inbox(reader: &mut Reader<'_>) -> Option<Inbox> {
     let mut section = reader.section("inbox", keys_of("inbox"));
     Some(Inbox { retention: section.duration("retention", 2 * DAY, &(HOUR..=365 * DAY))? })
+}
+
+/// `None` only where a problem was recorded.
+pub(super) fn saga(reader: &mut Reader<'_>) -> Option<Saga> {
+    let mut section = reader.section("saga", keys_of("saga"));
+    let workers = section.integer("workers", &(1..=WORKERS_MAX)).unwrap_or(4);
+    let fee_cents = section.integer("fee_cents", &(0..=FEE_MAX)).unwrap_or(500);
+    let polls = Duration::from_millis(10)..=Duration::from_mins(1);
+    let poll_interval = section.duration("poll_interval", Duration::from_millis(100), &polls);
+    let deadlines = Duration::from_millis(100)..=30 * DAY;
+    let step_deadline = section.duration("step_deadline", Duration::from_mins(15), &deadlines);
+    let backoffs = Duration::from_millis(10)..=HOUR;
+    let backoff_initial = section.duration("backoff_initial", Duration::from_millis(200), &backoffs);
+    let backoff_max = section.duration("backoff_max", Duration::from_mins(1), &backoffs);
+    Some(Saga {
+        workers,
+        poll_interval: poll_interval?,
+        step_deadline: step_deadline?,
+        backoff_initial: backoff_initial?,
+        backoff_max: backoff_max?,
+        fee_cents,
+    })
 }
 
 /// `None` only where a problem was recorded.

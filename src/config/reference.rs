@@ -65,6 +65,19 @@ const OUTGOING: &[Described] = &[(
     "",
     "Hosts that providers may have: `api.example`, `*.example`, either with `:port`; without it any",
 )];
+const SAGA: &[Described] = &[
+    ("workers", "number, 1 to 32", "4", "Sagas that this process takes a step of at the same time"),
+    ("poll_interval", "duration, 10ms to 1m", "100ms", "How often due sagas are looked for"),
+    (
+        "step_deadline",
+        "duration, 100ms to 30days",
+        "15m",
+        "A step that has not come to an end within it is not begun any more; what it did is undone",
+    ),
+    ("backoff_initial", "duration, 10ms to 1h", "200ms", "Between attempts of a step; doubles each time"),
+    ("backoff_max", "duration, 10ms to 1h", "1m", "The longest of them"),
+    ("fee_cents", "number, 0 to 100000000", "500", "What a courier is charged for an order"),
+];
 const PROJECTIONS: &[Described] = &[
     ("batch", "number, 1 to 10000", "1000", "Events of one transaction"),
     ("poll_interval", "duration, 10ms to 1m", "100ms", "The longest a read model waits whose hint was lost"),
@@ -215,7 +228,7 @@ const INBOX: &[Described] = &[(
 )];
 
 /// What each section is for, and its keys.
-const DESCRIBED: [(&str, &str, &[Described]); 14] = [
+const DESCRIBED: [(&str, &str, &[Described]); 15] = [
     ("kafka", "Where events come from.", KAFKA),
     ("postgres", "Where commissions and the ledger are.", POSTGRES),
     ("http", "Metrics, health, administration.", HTTP),
@@ -229,6 +242,7 @@ const DESCRIBED: [(&str, &str, &[Described]); 14] = [
     ("outbox", "From the order side's transactions to Kafka.", OUTBOX),
     ("inbox", "Messages handled by the order side.", INBOX),
     ("projections", "Read models of orders.", PROJECTIONS),
+    ("saga", "Sagas on orders.", SAGA),
     ("retencao", "How long what is kept stays.", RETENTION),
 ];
 

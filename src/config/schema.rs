@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 14] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 15] = [
     (
         "kafka",
         &[
@@ -41,6 +41,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 14] = [
     ("outbox", &["publisher", "workers", "poll_interval", "batch", "max_attempts", "retention"]),
     ("inbox", &["retention"]),
     ("projections", &["batch", "poll_interval"]),
+    ("saga", &["workers", "poll_interval", "step_deadline", "backoff_initial", "backoff_max", "fee_cents"]),
     ("retencao", &["livro", "evidencia", "arquivo"]),
 ];
 

@@ -84,7 +84,7 @@ impl Rows<'_> {
     }
 
     fn push_order_side(&mut self) {
-        let Config { orders, outbox, inbox, projections, .. } = self.config;
+        let Config { orders, outbox, inbox, projections, saga, .. } = self.config;
         self.push("orders", "topic", &orders.topic);
         self.push("orders", "dlq_topic", &orders.dlq_topic);
         self.push("orders", "format", orders.format.as_str());
@@ -93,6 +93,8 @@ impl Rows<'_> {
         self.push("orders", "snapshot_every", orders.snapshot_every);
         let first_form = if orders.courier_assigned_v1 { "publish" } else { "omit" };
         self.push("orders", "courier_assigned_v1", first_form);
+        self.push_optional("orders", "foreign_topic", orders.foreign_topic.clone());
+        self.push("orders", "foreign_group", &orders.foreign_group);
         self.push("outbox", "publisher", outbox.publisher.as_str());
         self.push("outbox", "workers", outbox.workers);
         self.push_duration("outbox", "poll_interval", outbox.poll_interval);
@@ -102,6 +104,12 @@ impl Rows<'_> {
         self.push_duration("inbox", "retention", inbox.retention);
         self.push("projections", "batch", projections.batch);
         self.push_duration("projections", "poll_interval", projections.poll_interval);
+        self.push("saga", "workers", saga.workers);
+        self.push_duration("saga", "poll_interval", saga.poll_interval);
+        self.push_duration("saga", "step_deadline", saga.step_deadline);
+        self.push_duration("saga", "backoff_initial", saga.backoff_initial);
+        self.push_duration("saga", "backoff_max", saga.backoff_max);
+        self.push("saga", "fee_cents", saga.fee_cents);
     }
 }
 

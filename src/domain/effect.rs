@@ -65,6 +65,8 @@ pub struct EffectPolicy {
     /// `tipo_efeito`
     pub name: String,
     pub mode: Mode,
+    /// Whether paid orders ask for it. Effects of sagas are asked for by sagas alone.
+    pub on_event: bool,
     pub on_failure: OnFailure,
     /// `vigente_desde`: events that occurred earlier are suppressed.
     pub effective_from: Option<Timestamp>,

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use smallvec::SmallVec;
 
 use super::effect::{EffectPolicy, EffectRequest, EffectTypeId, Mode, RequestBody, effect_key};
@@ -65,6 +66,7 @@ pub fn plan(event: Event, policies: &Policies) -> Plan {
     let occurred_at = event.occurred_at.to_string();
     let effects = policies
         .iter()
+        .filter(|(_, policy)| policy.on_event)
         .map(|(effect_type, policy)| {
             let key = effect_key(&event.id, &policy.name);
             let body = render(&RequestBody {
@@ -92,6 +94,46 @@ pub fn plan(event: Event, policies: &Policies) -> Plan {
     }
 }
 
+/// An effect that no event asks for: what a saga's step is to the outside world.
+#[derive(Debug, Clone, Copy)]
+pub struct Errand<'a> {
+    pub effect_type: EffectTypeId,
+    /// Stands for the event: `<saga id>-<step>`.
+    pub event_id: &'a str,
+    pub order_id: &'a str,
+    /// The ledger holds one effect per order, version and type. Errands count downwards from -1, where no event is.
+    pub version: i64,
+    pub amount: Cents,
+    pub occurred_at: Timestamp,
+}
+
+impl Errand<'_> {
+    /// The same errand always makes the same request. Nothing of it is a commission.
+    pub fn plan(self, policies: &Policies) -> Plan {
+        let policy = policies.get(self.effect_type);
+        let key = effect_key(self.event_id, &policy.name);
+        let occurred_at = self.occurred_at.to_string();
+        let body = render(&RequestBody {
+            chave: Cow::Borrowed(&key),
+            evento_id: Cow::Borrowed(self.event_id),
+            tipo_efeito: Cow::Borrowed(&policy.name),
+            pedido_id: Cow::Borrowed(self.order_id),
+            valor_centavos: self.amount.0,
+            ocorrido_em: Cow::Borrowed(&occurred_at),
+        });
+        let digest = digest_of(body.as_bytes());
+        let request = EffectRequest { effect_type: self.effect_type, digest, key, body, mode: policy.mode };
+        let commission = CommissionWrite {
+            order_id: self.order_id.to_owned(),
+            amount: self.amount,
+            version: self.version,
+            event_id: self.event_id.to_owned(),
+            event_digest: digest,
+        };
+        Plan { commission, effects: SmallVec::from_iter([request]) }
+    }
+}
+
 /// Room for a body with two ids of 36 bytes: its memory is taken once and never grown.
 const BODY_BYTES: usize = 320;
 
@@ -113,6 +155,7 @@ pub(crate) mod tests {
         EffectPolicy {
             name: name.to_owned(),
             mode: Mode::Apply,
+            on_event: true,
             on_failure: OnFailure::Hold,
             effective_from: None,
             lease: Duration::from_secs(30),

@@ -14,5 +14,6 @@ pub mod orders;
 pub mod probe;
 pub mod problem;
 pub mod projections;
+pub mod saga;
 
 mod pages;

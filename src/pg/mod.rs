@@ -63,6 +63,7 @@ pub mod replay;
 pub mod replay_diff;
 pub mod retention;
 pub mod review;
+pub mod saga;
 pub mod schema;
 pub mod stored;
 pub mod sweep;

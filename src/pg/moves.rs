@@ -142,7 +142,7 @@ async fn remove(
     let rows = sqlx::query(
         "with m as (
              delete from efeito_aplicado e using unnest($1::text[], $2::uuid[]) as x(chave, ficha)
-             where e.chave = x.chave and e.ficha = x.ficha and e.estado = 'reservado' and not e.talvez_enviado
+             where e.chave = x.chave and e.ficha is not distinct from x.ficha and e.estado = 'reservado' and not e.talvez_enviado
              returning e.chave
          )
          select chave from m

@@ -260,6 +260,35 @@ pub async fn dossier(connection: &mut PgConnection, key: &str) -> Result<Option<
     }))
 }
 
+/// The last decision about an effect, as far as it tells whether the effect is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastDecision {
+    pub discarded: bool,
+    pub by: String,
+    pub reason: String,
+}
+
+pub async fn last_decision(
+    connection: &mut PgConnection,
+    key: &str,
+) -> Result<Option<LastDecision>, StoreError> {
+    let row = sqlx::query(
+        "select decisao = 'descartado' as descartado, por, motivo from revisao_efeito
+         where chave = $1 order by rodada desc limit 1",
+    )
+    .bind(key)
+    .fetch_optional(connection)
+    .await?;
+    let read = |row: PgRow| -> Result<LastDecision, sqlx::Error> {
+        Ok(LastDecision {
+            discarded: row.try_get("descartado")?,
+            by: row.try_get("por")?,
+            reason: row.try_get("motivo")?,
+        })
+    };
+    Ok(row.map(read).transpose()?)
+}
+
 /// Letters of a name, and of a reason: they stand in every listing of decisions for good.
 const NAME_MAX: usize = 200;
 const REASON_MAX: usize = 2_000;

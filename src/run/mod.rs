@@ -27,6 +27,7 @@ pub mod relay;
 pub mod replay;
 mod replay_books;
 pub mod rooms;
+pub mod saga;
 pub mod selection;
 mod source;
 pub mod sweeper;

@@ -23,8 +23,8 @@ pub async fn relay(config: &Config, options: LiveOptions) -> Result<(), RunError
 /// The whole of the service in one process: a later room is a line here.
 pub async fn all(config: &Config, options: LiveOptions) -> Result<(), RunError> {
     let beside = Beside {
-        rooms: vec![room(), super::projections::room(), super::foreign::room()],
-        routes: vec![super::orders::routes, super::projections::routes],
+        rooms: vec![room(), super::projections::room(), super::foreign::room(), super::saga::room()],
+        routes: vec![super::orders::routes, super::projections::routes, super::saga::routes],
     };
     // Large, and only once.
     Box::pin(live_beside(config, options, beside)).await

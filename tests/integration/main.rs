@@ -37,6 +37,7 @@ mod retention;
 mod review;
 mod rewind;
 mod rewind_any;
+mod saga;
 mod secrets;
 mod secure;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]

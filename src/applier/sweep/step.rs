@@ -42,7 +42,7 @@ pub(super) fn step(effect: &Recalled, policy: &EffectPolicy) -> Step {
     }
 }
 
-pub(super) fn abandoned(why: &str) -> Evidence {
+pub(in crate::applier) fn abandoned(why: &str) -> Evidence {
     Evidence {
         answer: "abandonado",
         reached: "desconhecido",
