@@ -24,7 +24,7 @@
 //! * [`orders`], [`order_snapshots`]: the event store, and folds of streams as a cache
 //! * [`order_feed`]: all events in order, for readers that must not pass over one
 //! * [`projections`], [`projection_rows`]: read models, written by their runner and asked over HTTP
-//! * [`order_side`]: sagas and windows, as the console reads them
+//! * [`kpi_rows`]: what windows counted, as it is asked
 //! * [`order_streams`]: migration of streams into parallel ones
 //!
 //! Rules that hold everywhere: keys are sorted before they are locked, arrays travel with `unnest`, time is the
@@ -43,11 +43,11 @@ pub mod gauges;
 mod headers;
 pub mod inbox;
 mod isolate;
+pub mod kpi_rows;
 pub mod letters;
 pub mod lookup;
 mod moves;
 pub mod order_feed;
-pub mod order_side;
 pub mod order_snapshots;
 pub mod order_streams;
 pub mod orders;

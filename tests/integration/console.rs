@@ -99,7 +99,6 @@ async fn without_the_token_nothing_of_the_business_is_shown_or_changed() {
         "/api/v1/replays",
         "/api/v1/dead-letters",
         "/api/v1/projections",
-        "/api/v1/sagas",
         "/api/v1/kpis",
     ] {
         let reply = world.get(path).await.expect("an answer");

@@ -19,7 +19,7 @@ use utoipa::{OpenApi, ToSchema};
 use super::Console;
 use super::desk::{BARS_MAX, ReplayAsk, Ruled, decision_of, invalid, state_of};
 use super::fields::Fields;
-use super::order_side::{Source, Steer, sagas_of};
+use super::order_side::{Source, Steer};
 use super::samples::per_second;
 use crate::domain::effect::Outcome;
 use crate::ops::problem::Problem;
@@ -52,7 +52,6 @@ fn routes() -> Vec<(&'static str, MethodRouter<Console>)> {
         ("/api/v1/replays/{id}/{change}", post(change)),
         ("/api/v1/projections", get(projections)),
         ("/api/v1/projections/{name}/{step}", post(steer)),
-        ("/api/v1/sagas", get(sagas)),
         ("/api/v1/kpis", get(kpis)),
     ]
 }
@@ -87,7 +86,6 @@ pub(super) fn router() -> Router<Console> {
         change,
         projections,
         steer,
-        sagas,
         kpis
     ),
     components(schemas(ReplayAsk, ResolveAsk, RedriveAsk, SteerAsk))
@@ -420,16 +418,6 @@ async fn steer(
     Ok(Json(answer).into_response())
 }
 
-/// Sagas, newest first; none where they are not set up.
-#[utoipa::path(get, path = "/api/v1/sagas",
-    params(("state" = Option<String>, Query, description = "started, compensating, succeeded or failed"), ("order" = Option<String>, Query)),
-    responses((status = 200, description = "At most 1000 sagas"), (status = 422, description = "A filter cannot be used")))]
-async fn sagas(State(console): State<Console>, fields: Fields) -> Answer {
-    let filter = sagas_of(("state", fields.get("state")), ("order", fields.get("order")))?;
-    let found = console.sagas(&filter, i64::try_from(LIST_MAX).unwrap_or(i64::MAX)).await?;
-    Ok(Json(found.unwrap_or_default()).into_response())
-}
-
 /// What the windows count: orders by minute and hour, couriers offline.
 #[utoipa::path(get, path = "/api/v1/kpis", params(("tenant" = Option<String>, Query, description = "all together, if absent")),
     responses((status = 200, description = "perMinute, perHour, couriersOffline (null where they are not set up), tenants")))]
@@ -475,7 +463,7 @@ mod tests {
             })
             .collect();
         assert_eq!(served, described);
-        assert_eq!(served.len(), 19);
+        assert_eq!(served.len(), 18);
     }
 
     #[test]

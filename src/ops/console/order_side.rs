@@ -1,7 +1,7 @@
 //! What can be looked at and done on the order side, for the pages and the JSON API alike.
 //!
 //! Orders are folded from their events, as their own API does it; read models are steered by the commands of the same
-//! name. What other rooms set up (sagas, windows) may not be there yet: `None` says so.
+//! name.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,18 +11,19 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::Console;
-use super::desk::{Launch, invalid, unknown};
+use super::desk::{Launch, unknown};
 use crate::domain::effect::EffectState;
 use crate::ops::problem::Problem;
 use crate::orders::desk::{DeskError, History};
 use crate::orders::order::{Order, Refusal};
 use crate::pg::connect::within;
 use crate::pg::error::StoreError;
-use crate::pg::order_side::{self, Kpis, Saga, SagaFilter, SagaStory};
+use crate::pg::kpi_rows::{self, Kpis};
 use crate::pg::orders::Until;
 use crate::pg::projection_rows::{self as rows, DashboardRow, OrderRow, Wanted};
 use crate::pg::projections::{self, Lag};
 use crate::pg::review::{self, Filter, Summary};
+use crate::pg::saga::{self, Shown, ShownStep};
 use crate::projections::Name;
 
 /// Where a saga can be.
@@ -127,19 +128,6 @@ impl Steer {
     }
 }
 
-/// Which sagas are asked for; what is wrong with it names the field.
-pub fn sagas_of(
-    (state_field, state): (&str, Option<&str>),
-    (order_field, order): (&str, Option<&str>),
-) -> Result<SagaFilter, Problem> {
-    if state.is_some_and(|state| !SAGA_STATES.contains(&state)) {
-        return Err(invalid(format!("{state_field}: use one of {}", SAGA_STATES.join(", "))));
-    }
-    let order = order.map(str::parse).transpose();
-    let order = order.map_err(|_| invalid(format!("{order_field}: must be the UUID of an order")))?;
-    Ok(SagaFilter { state: state.map(str::to_owned), order })
-}
-
 /// Under which a rebuild is remembered.
 fn launch_of(name: Name) -> String {
     format!("projections rebuild {}", name.as_str())
@@ -207,22 +195,23 @@ impl Console {
         }
     }
 
-    pub async fn sagas(&self, filter: &SagaFilter, limit: i64) -> Result<Option<Vec<Saga>>, Problem> {
+    /// The newest first.
+    pub async fn sagas(&self, wanted: saga::Wanted<'_>, limit: usize) -> Result<Vec<Shown>, Problem> {
         let mut connection = self.database.pool().acquire().await.map_err(StoreError::from)?;
-        Ok(order_side::sagas(&mut connection, filter, limit).await?)
+        Ok(saga::list(&mut connection, wanted, i64::try_from(limit).unwrap_or(i64::MAX)).await?)
     }
 
-    pub async fn saga(&self, id: &str) -> Result<SagaStory, Problem> {
+    /// A saga and its story.
+    pub async fn saga(&self, id: &str) -> Result<(Shown, Vec<ShownStep>), Problem> {
         let missing = || unknown(format!("there is no saga {id:?}; look it up in the list"));
         let key = id.parse().map_err(|_| missing())?;
         let mut connection = self.database.pool().acquire().await.map_err(StoreError::from)?;
-        let found = order_side::saga(&mut connection, key).await?;
-        found.ok_or_else(missing)
+        saga::find(&mut connection, key).await?.ok_or_else(missing)
     }
 
     pub async fn kpis(&self, tenant: Option<&str>) -> Result<Kpis, Problem> {
         let mut connection = self.database.pool().acquire().await.map_err(StoreError::from)?;
-        Ok(order_side::kpis(&mut connection, tenant).await?)
+        Ok(kpi_rows::kpis(&mut connection, tenant).await?)
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Answer, OrPage};
 use crate::ops::console::fields::Fields;
 use crate::ops::console::frame::{View, badge, cell, grouped, money, page, table, text};
 use crate::ops::console::{Console, plot};
-use crate::pg::order_side::{Offline, Window};
+use crate::pg::kpi_rows::{Offline, Window};
 
 const HERE: &str = "/console/kpis";
 /// Points of a plot; a longer gap than that is no plot.

@@ -16,14 +16,14 @@ use crate::ops::problem::Problem;
 use crate::orders::audit::Finding;
 use crate::orders::desk::{History, Told};
 use crate::orders::order::Order;
-use crate::pg::order_side::SagaFilter;
 use crate::pg::orders::Until;
 use crate::pg::review::Summary;
+use crate::pg::saga::Wanted;
 
 /// Events of one page of a history.
 const EVENTS: u32 = 100;
 /// Sagas of one order that are shown.
-const SAGAS: i64 = 20;
+const SAGAS: usize = 20;
 
 pub async fn show(
     State(console): State<Console>,
@@ -47,8 +47,8 @@ pub async fn show(
     let history = console.history(id, after, EVENTS).await.or_page(&view)?;
     let name = id.to_string();
     let effects = console.effects_of(&name).await.or_page(&view)?;
-    let filter = SagaFilter { order: Some(id), ..SagaFilter::default() };
-    let sagas = console.sagas(&filter, SAGAS).await.or_page(&view)?;
+    let wanted = Wanted { order_id: Some(id), ..Wanted::default() };
+    let sagas = console.sagas(wanted, SAGAS).await.or_page(&view)?;
     let body = html! {
         (slider(&view, version, newest.version))
         section id="moment" aria-live="polite" { (moment(&view, &at, before.as_ref(), &history, newest.version)) }
@@ -57,7 +57,7 @@ pub async fn show(
         h2 { (view.say("order.effects")) }
         (ledger(&view, &effects))
         h2 { (view.say("order.sagas")) }
-        (sagas::listing(&view, sagas.as_deref()))
+        (sagas::listing(&view, &sagas))
     };
     Ok(page(&view, &view.fill("order.title", &[("id", &name)]), HERE, &body).into_response())
 }

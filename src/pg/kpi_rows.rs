@@ -1,9 +1,7 @@
-//! What the console reads of sagas and windows. It owns neither: where their tables are not there, `None` says so.
+//! What windows counted, as it is asked: `None` where there is no such table.
 
 use serde::Serialize;
-use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgConnection};
-use uuid::Uuid;
 
 use super::error::StoreError;
 
@@ -17,52 +15,6 @@ macro_rules! instant {
     ($column:literal) => {
         concat!("to_char(", $column, r#" at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#)
     };
-}
-
-/// A row of `saga`.
-#[derive(Debug, Clone, PartialEq, Serialize, sqlx::FromRow)]
-#[serde(rename_all = "camelCase")]
-pub struct Saga {
-    pub id: String,
-    pub name: String,
-    pub order_id: String,
-    pub state: String,
-    pub step: Option<String>,
-    pub attempts: i64,
-    pub next_at: Option<String>,
-    pub created_at: String,
-    pub updated_at: String,
-}
-
-/// A row of `saga_step`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, sqlx::FromRow)]
-#[serde(rename_all = "camelCase")]
-pub struct SagaStep {
-    pub step: String,
-    pub kind: String,
-    pub state: String,
-    pub chave: Option<String>,
-    pub note: Option<String>,
-    pub at: String,
-}
-
-/// A saga with everything it did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SagaStory {
-    #[serde(flatten)]
-    pub saga: Saga,
-    pub context: Value,
-    pub steps: Vec<SagaStep>,
-    /// Couriers that are held for it.
-    pub couriers: Vec<String>,
-}
-
-/// Which sagas.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SagaFilter {
-    pub state: Option<String>,
-    pub order: Option<Uuid>,
 }
 
 /// A window of one or all tenants.
@@ -102,66 +54,6 @@ pub struct Kpis {
 async fn is_there(connection: &mut PgConnection, table: &str) -> Result<bool, StoreError> {
     let sql = "select to_regclass($1) is not null";
     Ok(sqlx::query_scalar(sql).bind(table).fetch_one(connection).await?)
-}
-
-const SAGA: &str = concat!(
-    "select id::text as id, name::text as name, order_id::text as order_id, state::text as state, step::text as step,
-            attempts::bigint as attempts, ",
-    instant!("next_at"),
-    " as next_at, ",
-    instant!("created_at"),
-    " as created_at, ",
-    instant!("updated_at"),
-    " as updated_at from saga"
-);
-
-/// The newest first.
-pub async fn sagas(
-    connection: &mut PgConnection,
-    filter: &SagaFilter,
-    limit: i64,
-) -> Result<Option<Vec<Saga>>, StoreError> {
-    if !is_there(connection, "saga").await? {
-        return Ok(None);
-    }
-    let sql = format!(
-        "{SAGA} where ($1::text is null or state = $1) and ($2::uuid is null or order_id = $2)
-         order by saga.created_at desc, saga.id desc limit $3"
-    );
-    let found = sqlx::query_as(AssertSqlSafe(sql))
-        .bind(filter.state.as_deref())
-        .bind(filter.order)
-        .bind(limit)
-        .fetch_all(connection)
-        .await?;
-    Ok(Some(found))
-}
-
-pub async fn saga(connection: &mut PgConnection, id: Uuid) -> Result<Option<SagaStory>, StoreError> {
-    if !is_there(connection, "saga").await? {
-        return Ok(None);
-    }
-    let sql = format!("{SAGA} where id = $1");
-    let found = sqlx::query_as(AssertSqlSafe(sql)).bind(id).fetch_optional(&mut *connection).await?;
-    let Some(saga) = found else { return Ok(None) };
-    let context = sqlx::query_scalar("select coalesce(to_jsonb(context), 'null') from saga where id = $1")
-        .bind(id)
-        .fetch_one(&mut *connection)
-        .await?;
-    let steps = sqlx::query_as(concat!(
-        "select step, kind, state, chave, to_jsonb(s) ->> 'note' as note, ",
-        instant!("at"),
-        " as at from saga_step s where saga_id = $1 order by (to_jsonb(s) ->> 'id')::bigint, s.at"
-    ))
-    .bind(id)
-    .fetch_all(&mut *connection)
-    .await?;
-    let couriers =
-        sqlx::query_scalar("select courier_id::text from courier_reservation where saga_id = $1 order by 1")
-            .bind(id)
-            .fetch_all(connection)
-            .await?;
-    Ok(Some(SagaStory { saga, context, steps, couriers }))
 }
 
 /// Of one tenant, or of all together.
