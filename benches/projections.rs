@@ -30,7 +30,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 const LIMIT: Duration = Duration::from_mins(20);
 
 /// Six events an order, whose lives overlap: while one comes to its next step, `OPEN` / 6 others begin.
-const HISTORY: &str = r#"
+const HISTORY: &str = r"
     insert into order_events (stream_id, version, type, payload, metadata, ts)
     select md5(o::text)::uuid, step + 1,
            (array['OrderPlaced','OrderPaid','CourierAssigned','PickedUp','OutForDelivery','Delivered'])[step + 1],
@@ -48,7 +48,7 @@ const HISTORY: &str = r#"
            now()
     from (select slot - step * $3 as o, step
           from generate_series($1::bigint, $2::bigint) as slot, generate_series(0, 5) as step order by slot, step) as s
-    where o >= 0"#;
+    where o >= 0";
 
 fn size(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)

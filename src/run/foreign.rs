@@ -31,12 +31,12 @@ use crate::applier::intake::{
 };
 use crate::codec::traceparent;
 use crate::config::Config;
+use crate::domain::message::header;
 use crate::domain::poison::{Poison, Reason};
 use crate::domain::record::DeadLetter;
 use crate::metrics::{ForeignResult, Metrics};
 use crate::orders::desk::{Desk, DeskError, Request};
 use crate::orders::translate::{Foreign, NotTranslated, from_foreign};
-use crate::outbox::message::header;
 use crate::pg::error::StoreError;
 use crate::stream::starts::CommittedStarts;
 use crate::stream::{self, ConsumerSettings, KafkaDeadLetters, Observer, Outlets, PartitionFacts};
