@@ -128,7 +128,11 @@ fn start(
     let relay = Relay {
         database: database.clone(),
         encoder: Encoder::Json,
-        topics: Topics { events: Arc::from(events), paid: Arc::from(events) },
+        topics: Topics {
+            events: Arc::from(events),
+            paid: Arc::from(events),
+            courier_status: Arc::from(events),
+        },
         settings: RelaySettings {
             poll_interval: Duration::from_millis(200),
             batch: size("BATCH", 500),

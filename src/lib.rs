@@ -9,7 +9,7 @@
 //! Imports point one way; a line lives where its knowledge lives.
 //!
 //! ```text
-//!   domain  <-  codec, pg, gateway  <-  applier, orders, outbox, projections, saga  <-  stream  <-  run, cli, ops
+//!   domain  <-  codec, pg, gateway  <-  applier, orders, outbox, projections, saga, windows  <-  stream  <-  run, cli, ops
 //! ```
 //!
 //! | room | what it knows |
@@ -21,6 +21,7 @@
 //! | [`applier`] | the order of steps: plan, ledger, gateway, settle; the one road of every run |
 //! | [`projections`] | read models: what an event changes in a row, generations, the runner |
 //! | [`saga`] | an order gets a courier: steps, what is undone in which order, the workers |
+//! | [`windows`] | by event time: orders per minute and hour, couriers that fell silent; lateness |
 //! | [`outbox`] | the order side's way out: messages, the relay, what keeps their order |
 //! | [`stream`] | the only rdkafka: consumer thread, starting places, commits, dead-letter topic |
 //! | [`run`] | wiring: how a service is built from the rooms |
@@ -88,3 +89,4 @@ pub mod run;
 pub mod saga;
 pub mod stream;
 pub mod telemetry;
+pub mod windows;

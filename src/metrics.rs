@@ -28,6 +28,7 @@ mod reference;
 mod saga;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 use family::{Families, seconds};
 use outbox::OutboxSeries;
@@ -35,6 +36,8 @@ use partitions::{PartitionSeries, ReplaySeries};
 use process::Process;
 use projections::ProjectionSeries;
 use saga::SagaSeries;
+pub use windows::WindowEvents;
+use windows::WindowSeries;
 
 /// The content type of [`Metrics::render`].
 pub const TEXT_FORMAT: &str = prometheus::TEXT_FORMAT;
@@ -84,6 +87,10 @@ pub mod name {
     pub const SAGA_RUNNING: &str = "reprise_saga_running";
     pub const SAGA_OLDEST: &str = "reprise_saga_oldest_seconds";
     pub const SAGA_UNDO_ATTEMPTS: &str = "reprise_saga_undo_attempts";
+    pub const WINDOW_EVENTS: &str = "reprise_window_events_total";
+    pub const WINDOW_LATE: &str = "reprise_window_late_total";
+    pub const WINDOW_REJECTED: &str = "reprise_window_rejected_total";
+    pub const WINDOW_WATERMARK_AGE: &str = "reprise_window_watermark_age_seconds";
     pub const ORDERS_FOREIGN: &str = "reprise_orders_foreign_total";
     pub const OUTBOX_SLOT_LAG: &str = "reprise_outbox_slot_lag_bytes";
     pub const UPTIME: &str = "reprise_processo_segundos";
@@ -301,6 +308,7 @@ pub struct Metrics {
     outbox: OutboxSeries,
     projections: ProjectionSeries,
     saga: SagaSeries,
+    windows: WindowSeries,
     process: Process,
 }
 
@@ -390,6 +398,7 @@ impl Metrics {
             outbox: OutboxSeries::new(&families)?,
             projections: ProjectionSeries::new(&families)?,
             saga: SagaSeries::new(&families)?,
+            windows: WindowSeries::new(&families)?,
             process: Process::new(&families)?,
             registry: families.into_registry(),
         })

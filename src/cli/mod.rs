@@ -37,6 +37,7 @@ pub mod replay_diff;
 pub mod retention;
 pub mod saga;
 pub mod sweep;
+pub mod windows;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -77,6 +78,9 @@ enum Command {
     /// Sagas: run, list, show, retry
     #[command(subcommand)]
     Saga(saga::Args),
+    /// Windows over orders and heartbeats: run, list
+    #[command(subcommand)]
+    Windows(windows::Args),
     /// Bring the database schema up to date
     Migrate,
     /// Review effects that nobody knows about
@@ -155,6 +159,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Outbox(args) => outbox::run(args, context).await,
         Command::Projections(args) => projections::run(args, context).await,
         Command::Saga(args) => saga::run(args, context).await,
+        Command::Windows(args) => windows::run(args, context).await,
         Command::Migrate => migrate::run(context).await,
         Command::Effects(args) => effects::run(args, context).await,
         // Large, and only once.

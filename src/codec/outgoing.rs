@@ -51,6 +51,8 @@ pub struct Outgoing<'a> {
 pub enum Kind {
     OrderEvent,
     PedidoPago,
+    /// Always JSON.
+    CourierStatus,
 }
 
 impl Kind {
@@ -58,6 +60,7 @@ impl Kind {
         match self {
             Self::OrderEvent => ORDER_EVENTS,
             Self::PedidoPago => PEDIDO_PAGO,
+            Self::CourierStatus => &[],
         }
     }
 }
@@ -157,7 +160,7 @@ impl AvroWriter {
         let name = schema.name().map(|name| name.fullname(None)).unwrap_or_default();
         let subject = match kind {
             Kind::OrderEvent => format!("{topic}-{name}"),
-            Kind::PedidoPago => format!("{topic}-value"),
+            Kind::PedidoPago | Kind::CourierStatus => format!("{topic}-value"),
         };
         let supplied = SuppliedSchema::new(Some(name), SchemaType::Avro, published.text.to_owned());
         let answer = post_schema(&self.registry, subject.clone(), supplied).await;

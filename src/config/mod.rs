@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use effects::LEASE_MARGIN;
-pub use orders::{Format, Inbox, Orders, Outbox, Projections, Publisher, Saga};
+pub use orders::{Format, Inbox, Orders, Outbox, Projections, Publisher, Saga, Windows};
 pub use outgoing::AllowedHost;
 pub use problem::{ConfigErrors, Problem, Source, Warning};
 pub use retention::Retention;
@@ -75,6 +75,7 @@ pub struct Config {
     pub inbox: Inbox,
     pub projections: Projections,
     pub saga: Saga,
+    pub windows: Windows,
     pub retention: Retention,
     /// `http_saida.permitidos`: where providers may be; `None`: anywhere.
     pub allowed_hosts: Option<Vec<AllowedHost>>,
@@ -276,15 +277,20 @@ impl Config {
         let inbox = orders::inbox(&mut reader);
         let projections = orders::projections(&mut reader);
         let saga = orders::saga(&mut reader);
+        let windows = orders::windows(&mut reader);
         let retention = retention::read(&mut reader);
         let allowed_hosts = outgoing::read(&mut reader);
         let effects = effects::read(&mut reader);
         outgoing::check(&mut reader, allowed_hosts.as_deref(), &effects);
         let Reader { problems, warnings, .. } = reader;
-        match (kafka, postgres, sweep, outbox, inbox.zip(projections).zip(saga)) {
-            (Some(kafka), Some(postgres), Some(sweep), Some(outbox), Some(((inbox, projections), saga)))
-                if problems.is_empty() =>
-            {
+        match (kafka, postgres, sweep, outbox, inbox.zip(projections).zip(saga.zip(windows))) {
+            (
+                Some(kafka),
+                Some(postgres),
+                Some(sweep),
+                Some(outbox),
+                Some(((inbox, projections), (saga, windows))),
+            ) if problems.is_empty() => {
                 let origins = layers.origins();
                 let config = Self {
                     kafka,
@@ -300,6 +306,7 @@ impl Config {
                     inbox,
                     projections,
                     saga,
+                    windows,
                     retention,
                     allowed_hosts,
                     effects,

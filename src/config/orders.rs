@@ -1,4 +1,4 @@
-//! The sections of the order side: `[orders]`, `[outbox]`, `[inbox]`, `[projections]`, `[saga]`.
+//! The sections of the order side: `[orders]`, `[outbox]`, `[inbox]`, `[projections]`, `[saga]`, `[windows]`.
 
 use std::time::Duration;
 
@@ -91,6 +91,20 @@ impl Publisher {
 #[derive(Debug, Clone)]
 pub struct Inbox {
     /// A repetition is recognised for so long after the message was handled.
+    pub retention: Duration,
+}
+
+/// `[windows]`
+#[derive(Debug, Clone)]
+pub struct Windows {
+    pub heartbeats_topic: String,
+    pub status_topic: String,
+    /// What is later is in no window, and listed.
+    pub allowed_lateness: Duration,
+    pub courier_offline_after: Duration,
+    /// Consumer groups: this name with `-kpi` and `-couriers` behind it.
+    pub group: String,
+    /// Windows, and what recognises repetitions, are kept so long.
     pub retention: Duration,
 }
 
@@ -188,6 +202,30 @@ pub(super) fn outbox(reader: &mut Reader<'_>) -> Option<Outbox> {
 pub(super) fn inbox(reader: &mut Reader<'_>) -> Option<Inbox> {
     let mut section = reader.section("inbox", keys_of("inbox"));
     Some(Inbox { retention: section.duration("retention", 2 * DAY, &(HOUR..=365 * DAY))? })
+}
+
+/// `None` only where a problem was recorded.
+pub(super) fn windows(reader: &mut Reader<'_>) -> Option<Windows> {
+    let mut section = reader.section("windows", keys_of("windows"));
+    let heartbeats_topic = topic(&mut section, "heartbeats_topic", "courier.heartbeats");
+    let status_topic = topic(&mut section, "status_topic", "courier.status");
+    if heartbeats_topic == status_topic {
+        section.reject("status_topic", "is the topic of heartbeats too", "use a topic of its own");
+    }
+    let group = section.text("group").unwrap_or_else(|| "reprise-windows".to_owned());
+    let allowed_lateness =
+        section.duration("allowed_lateness", Duration::from_mins(2), &(Duration::ZERO..=7 * DAY));
+    let silences = Duration::from_secs(1)..=DAY;
+    let offline = section.duration("courier_offline_after", Duration::from_mins(10), &silences);
+    let retention = section.duration("retention", 90 * DAY, &(DAY..=3_650 * DAY));
+    Some(Windows {
+        heartbeats_topic,
+        status_topic,
+        allowed_lateness: allowed_lateness?,
+        courier_offline_after: offline?,
+        group,
+        retention: retention?,
+    })
 }
 
 /// `None` only where a problem was recorded.

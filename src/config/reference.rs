@@ -65,6 +65,34 @@ const OUTGOING: &[Described] = &[(
     "",
     "Hosts that providers may have: `api.example`, `*.example`, either with `:port`; without it any",
 )];
+const WINDOWS: &[Described] = &[
+    ("heartbeats_topic", "text", "courier.heartbeats", "Heartbeats of couriers"),
+    (
+        "status_topic",
+        "text",
+        "courier.status",
+        "Where couriers that fell silent, and that are back, are told",
+    ),
+    (
+        "allowed_lateness",
+        "duration, 0s to 7days",
+        "2m",
+        "What is later is in no window, and listed in `kpi_late`",
+    ),
+    (
+        "courier_offline_after",
+        "duration, 1s to 1day",
+        "10m",
+        "A courier that was silent for longer is offline",
+    ),
+    ("group", "text", "reprise-windows", "The consumer groups have `-kpi` and `-couriers` behind it"),
+    (
+        "retention",
+        "duration, 1day to 3650days",
+        "90days",
+        "Windows, and what recognises repetitions, are kept so long",
+    ),
+];
 const SAGA: &[Described] = &[
     ("workers", "number, 1 to 32", "4", "Sagas that this process takes a step of at the same time"),
     ("poll_interval", "duration, 10ms to 1m", "100ms", "How often due sagas are looked for"),
@@ -228,7 +256,7 @@ const INBOX: &[Described] = &[(
 )];
 
 /// What each section is for, and its keys.
-const DESCRIBED: [(&str, &str, &[Described]); 15] = [
+const DESCRIBED: [(&str, &str, &[Described]); 16] = [
     ("kafka", "Where events come from.", KAFKA),
     ("postgres", "Where commissions and the ledger are.", POSTGRES),
     ("http", "Metrics, health, administration.", HTTP),
@@ -243,6 +271,7 @@ const DESCRIBED: [(&str, &str, &[Described]); 15] = [
     ("inbox", "Messages handled by the order side.", INBOX),
     ("projections", "Read models of orders.", PROJECTIONS),
     ("saga", "Sagas on orders.", SAGA),
+    ("windows", "Windows by event time.", WINDOWS),
     ("retencao", "How long what is kept stays.", RETENTION),
 ];
 

@@ -3,7 +3,7 @@
 //! Everything that asks "is this a setting?" asks here: the check for unknown keys, the environment, `config show`.
 
 /// Sections with a fixed set of keys.
-pub(super) const SECTIONS: [(&str, &[&str]); 15] = [
+pub(super) const SECTIONS: [(&str, &[&str]); 16] = [
     (
         "kafka",
         &[
@@ -42,6 +42,17 @@ pub(super) const SECTIONS: [(&str, &[&str]); 15] = [
     ("inbox", &["retention"]),
     ("projections", &["batch", "poll_interval"]),
     ("saga", &["workers", "poll_interval", "step_deadline", "backoff_initial", "backoff_max", "fee_cents"]),
+    (
+        "windows",
+        &[
+            "heartbeats_topic",
+            "status_topic",
+            "allowed_lateness",
+            "courier_offline_after",
+            "group",
+            "retention",
+        ],
+    ),
     ("retencao", &["livro", "evidencia", "arquivo"]),
 ];
 

@@ -84,7 +84,7 @@ impl Rows<'_> {
     }
 
     fn push_order_side(&mut self) {
-        let Config { orders, outbox, inbox, projections, saga, .. } = self.config;
+        let Config { orders, outbox, inbox, projections, saga, windows, .. } = self.config;
         self.push("orders", "topic", &orders.topic);
         self.push("orders", "dlq_topic", &orders.dlq_topic);
         self.push("orders", "format", orders.format.as_str());
@@ -110,6 +110,12 @@ impl Rows<'_> {
         self.push_duration("saga", "backoff_initial", saga.backoff_initial);
         self.push_duration("saga", "backoff_max", saga.backoff_max);
         self.push("saga", "fee_cents", saga.fee_cents);
+        self.push("windows", "heartbeats_topic", &windows.heartbeats_topic);
+        self.push("windows", "status_topic", &windows.status_topic);
+        self.push_duration("windows", "allowed_lateness", windows.allowed_lateness);
+        self.push_duration("windows", "courier_offline_after", windows.courier_offline_after);
+        self.push("windows", "group", &windows.group);
+        self.push_duration("windows", "retention", windows.retention);
     }
 }
 

@@ -12,16 +12,19 @@ pub enum Destination {
     Events,
     /// `[kafka] topico`: what the applier consumes.
     Paid,
+    /// `[windows] status_topic`: couriers that fell silent, and that are back.
+    CourierStatus,
 }
 
 impl Destination {
-    pub const ALL: [Self; 2] = [Self::Events, Self::Paid];
+    pub const ALL: [Self; 3] = [Self::Events, Self::Paid, Self::CourierStatus];
 
     /// Column `destination`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Events => "events",
             Self::Paid => "paid",
+            Self::CourierStatus => "courier-status",
         }
     }
 

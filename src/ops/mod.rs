@@ -15,5 +15,6 @@ pub mod probe;
 pub mod problem;
 pub mod projections;
 pub mod saga;
+pub mod windows;
 
 mod pages;

@@ -53,6 +53,7 @@ pub struct RelaySettings {
 pub struct Topics {
     pub events: Arc<str>,
     pub paid: Arc<str>,
+    pub courier_status: Arc<str>,
 }
 
 impl Topics {
@@ -60,6 +61,7 @@ impl Topics {
         match destination {
             Destination::Events => &self.events,
             Destination::Paid => &self.paid,
+            Destination::CourierStatus => &self.courier_status,
         }
     }
 }

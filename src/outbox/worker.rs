@@ -205,6 +205,7 @@ impl Worker {
             kind: match row.destination {
                 Destination::Events => Kind::OrderEvent,
                 Destination::Paid => Kind::PedidoPago,
+                Destination::CourierStatus => Kind::CourierStatus,
             },
             event_type: &row.event_type,
             schema_version: row.headers.get(header::SCHEMA_VERSION).map(String::as_str),

@@ -68,3 +68,5 @@ pub mod schema;
 pub mod stored;
 pub mod sweep;
 pub mod wave;
+pub mod window_rows;
+pub mod windows;

@@ -32,6 +32,7 @@ pub mod selection;
 mod source;
 pub mod sweeper;
 pub mod told;
+pub mod windows;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

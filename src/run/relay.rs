@@ -23,8 +23,20 @@ pub async fn relay(config: &Config, options: LiveOptions) -> Result<(), RunError
 /// The whole of the service in one process: a later room is a line here.
 pub async fn all(config: &Config, options: LiveOptions) -> Result<(), RunError> {
     let beside = Beside {
-        rooms: vec![room(), super::projections::room(), super::foreign::room(), super::saga::room()],
-        routes: vec![super::orders::routes, super::projections::routes, super::saga::routes],
+        rooms: vec![
+            room(),
+            super::projections::room(),
+            super::foreign::room(),
+            super::saga::room(),
+            super::windows::kpi(),
+            super::windows::presence(),
+        ],
+        routes: vec![
+            super::orders::routes,
+            super::projections::routes,
+            super::saga::routes,
+            super::windows::routes,
+        ],
     };
     // Large, and only once.
     Box::pin(live_beside(config, options, beside)).await
@@ -47,6 +59,7 @@ fn begin(
         topics: Topics {
             events: Arc::from(config.orders.topic.as_str()),
             paid: Arc::from(config.kafka.topic.as_str()),
+            courier_status: Arc::from(config.windows.status_topic.as_str()),
         },
         settings: RelaySettings {
             poll_interval: outbox.poll_interval,

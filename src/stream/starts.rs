@@ -165,6 +165,32 @@ impl<F: FnMut(&[i32]) -> Result<StoredRanges, String> + Send> Starts for StoredS
     }
 }
 
+/// A consumer that keeps its places beside its state: those, and the beginning of the log where it has none. Places
+/// whose records are gone are passed over, and told. The supplied look-up must be bounded.
+pub struct UnboundedStarts<F> {
+    pub lookup: F,
+}
+
+impl<F: FnMut(&[i32]) -> Result<HashMap<i32, ResumeAt>, String> + Send> Starts for UnboundedStarts<F> {
+    fn find(&mut self, log: &dyn LogOffsets, partitions: &[i32]) -> Result<Found, StartsError> {
+        let stored = (self.lookup)(partitions).map_err(StartsError::Later)?;
+        let bounds = log.bounds(partitions).map_err(StartsError::Later)?;
+        let mut found = Found::default();
+        for &partition in partitions {
+            let Some(&(low, high)) = bounds.get(&partition) else { continue };
+            let (at, news) = match stored.get(&partition) {
+                None => (low, Some(News::Earliest { partition })),
+                Some(at) if at.0 < low => (low, Some(News::Lost { partition, from: at.0, to: low })),
+                Some(at) if at.0 > high => (low, Some(News::Recreated { partition, at: at.0, end: high })),
+                Some(at) => (at.0, None),
+            };
+            found.news.extend(news);
+            found.starts.push(Start { partition, at: ResumeAt(at), end: None, committed: None });
+        }
+        Ok(found)
+    }
+}
+
 fn failure(news: News) -> Option<StreamFailure> {
     match news {
         News::Lost { partition, from, to } => Some(StreamFailure::LostOffsets { partition, from, to }),

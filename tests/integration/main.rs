@@ -43,3 +43,4 @@ mod secure;
 #[allow(dead_code, reason = "a kit has every tool, whether or not a case needs it today")]
 mod support;
 mod traces;
+mod windows;

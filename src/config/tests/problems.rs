@@ -41,7 +41,7 @@ fn nothing_at_all_names_what_is_missing() {
 fn unknown_sections_and_misplaced_keys_are_refused() {
     assert_eq!(problem(&with("kafca", "x = 1"), &[]), "kafca: there is no such section; did you mean kafka?");
     assert!(problem(&with("zzz", ""), &[]).contains(
-        "known here: kafka, postgres, http, http_saida, lote, varredura, replay, arquivo, telemetria, orders, outbox, inbox, projections, saga, retencao, efeitos"
+        "known here: kafka, postgres, http, http_saida, lote, varredura, replay, arquivo, telemetria, orders, outbox, inbox, projections, saga, windows, retencao, efeitos"
     ));
     assert!(
         problem(&with("efeitos", "prazo = \"1s\""), &[])
