@@ -227,14 +227,6 @@ async fn read_models_are_steered_over_http_and_refusals_name_their_field() {
     assert_eq!((gone.status, &gone.json()["code"]), (404, &json!("not-found")), "{}", gone.body);
 }
 
-/// Where no migration has made them: the columns that the page reads.
-const WINDOWS: &str =
-    "create table if not exists kpi_orders_per_minute (tenant_id text, window_start timestamptz,
-        orders bigint, amount_cents bigint);
-    create table if not exists kpi_orders_hour (like kpi_orders_per_minute);
-    create table if not exists courier_offline (courier_id text, tenant_id text, last_seen_at timestamptz,
-        detected_at timestamptz, back_at timestamptz)";
-
 async fn every(shop: &Shop, statements: &str) {
     for statement in statements.split(';') {
         shop.world.execute(statement).await;
@@ -296,7 +288,6 @@ async fn a_saga_that_waits_for_a_decision_says_so_and_leads_to_its_effect() {
 #[tokio::test]
 async fn the_flow_is_drawn_for_one_tenant_or_all() {
     let shop = shop().await;
-    every(&shop, WINDOWS).await;
     // By the minute: what t1 and t2 had, from 03:00 on; 03:02 is empty.
     let minutes = [(0, 3, 1), (1, 5, 0), (3, 7, 4), (4, 6, 2), (5, 9, 1)];
     let mut rows = Vec::new();
