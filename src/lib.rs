@@ -12,6 +12,8 @@
 //!   domain  <-  codec, pg, gateway  <-  applier, orders, outbox, projections, saga, windows  <-  stream  <-  run, cli, ops
 //! ```
 //!
+//! One arrow points back, at plain values only: `pg` knows [`windows`].
+//!
 //! | room | what it knows |
 //! |---|---|
 //! | [`domain`] | pure values and decisions: event, money, effect, [`plan`](domain::plan), [`verdict`](domain::verdict) |
