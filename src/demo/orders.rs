@@ -8,12 +8,15 @@ use uuid::Uuid;
 use super::tell::Teller;
 use super::{DemoError, Scene, expect};
 use crate::orders::event::{CourierAssigned, Event, Item, OrderPaid, OrderPlaced};
-use crate::pg::demo::commission_of;
+use crate::pg::demo::{commission_of, hire, orders_in_windows};
 use crate::pg::error::StoreError;
 use crate::pg::orders::{Metadata, NewEvent, append};
 
 /// Longest wait for the service to be ready, and for a paid order to reach its commission.
 const WAIT_MAX: Duration = Duration::from_mins(1);
+
+/// An id that ends so is refused by the demo's provider.
+const REFUSED: u128 = 0x77;
 
 pub(super) async fn play(scene: &Scene, teller: &Teller) -> Result<(), DemoError> {
     teller.chapter("7. Where paid orders come from");
@@ -43,6 +46,8 @@ pub(super) async fn play(scene: &Scene, teller: &Teller) -> Result<(), DemoError
          applier computed the commission of 5.00.",
     ));
     what_only_the_history_knows(scene, teller).await?;
+    couriers(scene, teller).await?;
+    views_and_windows(scene, teller).await?;
     service.stop().await
 }
 
@@ -84,6 +89,68 @@ async fn what_only_the_history_knows(scene: &Scene, teller: &Teller) -> Result<(
     }
     teller.say("It was handed to a courier before anybody had paid. A table would have forgotten that.");
     teller.command(&format!("reprise --config {} orders history {order_id}", scene.service.config_path()));
+    Ok(())
+}
+
+/// One saga that goes well, and one whose fee the provider refuses: its courier is released.
+async fn couriers(scene: &Scene, teller: &Teller) -> Result<(), DemoError> {
+    teller.chapter("8. A courier for an order, or none");
+    hire(&scene.pool, "demo", &["k-1", "k-2"]).await?;
+    for (order_id, state) in [(id(3), "succeeded"), (id(REFUSED), "failed")] {
+        place_and_pay(scene, order_id).await?;
+        let path = format!("/{order_id}/assign-courier");
+        let begun = scene.service.command_on(&path, "demo-assign", &json!({})).await?;
+        let saga = begun["sagaId"].as_str().unwrap_or_default().to_owned();
+        let begun = Instant::now();
+        let told = loop {
+            let told = scene.service.json(&["saga", "show", &saga]).await?;
+            if told["state"] == "succeeded" || told["state"] == "failed" {
+                break told;
+            }
+            in_time(begun, scene)?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        expect(told["state"] == state, || format!("the saga of order {order_id} is {told}"))?;
+        let steps = told["steps"].as_array().cloned().unwrap_or_default();
+        let ended = |step: &&serde_json::Value| step["state"] == "done" || step["state"] == "failed";
+        let word =
+            |step: &serde_json::Value, field: &str| step[field].as_str().unwrap_or_default().to_owned();
+        let story: Vec<String> = steps
+            .iter()
+            .filter(ended)
+            .map(|step| format!("{} {}", word(step, "step"), word(step, "state")))
+            .collect();
+        teller.say(&format!("Order {order_id}, {state}: {}.", story.join(", ")));
+        teller.command(&format!("reprise --config {} saga show {saga}", scene.service.config_path()));
+    }
+    Ok(())
+}
+
+/// A read model rebuilt while orders come in, and what windows have counted.
+async fn views_and_windows(scene: &Scene, teller: &Teller) -> Result<(), DemoError> {
+    teller.chapter("9. Read models and windows");
+    let args = ["projections", "rebuild", "orders_view", "--shards", "2", "--cut-over"];
+    let (rebuilt, placed) = tokio::join!(scene.service.json(&args), place_and_pay(scene, id(4)));
+    placed?;
+    let rebuilt = rebuilt?;
+    expect(rebuilt["outcome"] == "active", || format!("the rebuild ended with {rebuilt}"))?;
+    teller.say(&format!(
+        "orders_view was built anew beside its readers while an order came in, compared, and cut over: generation {}.",
+        rebuilt["generation"]
+    ));
+    let begun = Instant::now();
+    let orders = loop {
+        let orders = orders_in_windows(&scene.pool).await?;
+        if orders >= 4 {
+            break orders;
+        }
+        in_time(begun, scene)?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    // Placed through the API: one at first, two with sagas, one during the rebuild.
+    expect(orders == 4, || format!("windows counted {orders} orders, not 4"))?;
+    teller.say("Windows by event time counted the 4 orders that were placed through the API, each once.");
+    teller.command(&format!("reprise --config {} windows list", scene.service.config_path()));
     Ok(())
 }
 

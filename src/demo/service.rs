@@ -174,6 +174,8 @@ fn configuration(brokers: &str, place: &Place, provider: &str) -> String {
         (quoted(&place.names.topic), quoted(&place.names.dlq), quoted(&place.names.group));
     let postgres = quoted(&place.database_url);
     let (events, events_dlq) = (quoted(&place.names.events), quoted(&place.names.events_dlq));
+    let windows = quoted(&format!("{}-windows", place.names.group));
+    let saga_effects = saga_effects(&provider);
     // The address is the usual one, for whoever runs `live` with this file afterwards.
     format!(
         r#"# Written by `reprise demo`: its own topics, group and database.
@@ -203,8 +205,20 @@ ao_falhar = "manter"
 prazo = "2s"
 reserva = "5s"
 concorrencia = 64
-"#
+
+[windows]
+group = {windows}
+{saga_effects}"#
     )
+}
+
+/// The effects of a saga, at the same provider.
+fn saga_effects(provider: &str) -> String {
+    crate::saga::machine::EFFECTS
+        .map(|effect| {
+            format!("\n[efeitos.{effect}]\nurl = {provider}\nao_falhar = \"manter\"\nprazo = \"2s\"\nreserva = \"5s\"\n")
+        })
+        .concat()
 }
 
 /// A running `live`. Dropped, it is killed: the demo leaves nothing behind.

@@ -159,6 +159,25 @@ pub async fn counts(pool: &PgPool, of: Counting) -> Result<Vec<(String, i64)>, S
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
+/// Orders that windows of a minute have counted.
+pub async fn orders_in_windows(pool: &PgPool) -> Result<i64, StoreError> {
+    let sum = sqlx::query_scalar("select coalesce(sum(orders), 0)::bigint from kpi_orders_per_minute");
+    Ok(sum.fetch_one(pool).await?)
+}
+
+/// Couriers that are free.
+pub async fn hire(pool: &PgPool, tenant: &str, couriers: &[&str]) -> Result<(), StoreError> {
+    sqlx::query(
+        "insert into courier (id, tenant_id, vehicle_type) select id, $1, 'bike' from unnest($2::text[]) as id
+         on conflict do nothing",
+    )
+    .bind(tenant)
+    .bind(couriers)
+    .execute(pool)
+    .await?;
+    Ok(())
+}
+
 /// The commission of one order, in cents; `None` while there is none.
 pub async fn commission_of(pool: &PgPool, order_id: &str) -> Result<Option<i64>, StoreError> {
     Ok(sqlx::query_scalar("select valor_centavos from comissao where pedido_id = $1")

@@ -24,6 +24,13 @@ pub struct Place {
     pub clock: Clock,
 }
 
+/// A place that moves: only from where it is thought to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    pub from: i64,
+    pub to: Place,
+}
+
 const CLAIM: &str = "
     insert into window_position as w (consumer, topic, partition, next, epoch)
     select $1, $2, p, -1, $4 from unnest($3::int[]) as p order by p
@@ -45,16 +52,37 @@ pub async fn claim(
         .bind(epoch)
         .fetch_all(connection)
         .await?;
-    rows.iter()
-        .map(|row| {
-            let watermark: Option<i64> = row.try_get("watermark_us")?;
-            Ok(Place {
-                partition: row.try_get("partition")?,
-                next: row.try_get("next")?,
-                clock: Clock { watermark: watermark.map(instant).transpose()? },
-            })
-        })
-        .collect()
+    rows.iter().map(place).collect()
+}
+
+fn place(row: &PgRow) -> Result<Place, StoreError> {
+    let watermark: Option<i64> = row.try_get("watermark_us")?;
+    Ok(Place {
+        partition: row.try_get("partition")?,
+        next: row.try_get("next")?,
+        clock: Clock { watermark: watermark.map(instant).transpose()? },
+    })
+}
+
+/// The place of a partition that was claimed under `epoch`; `None`: somebody else has claimed it since.
+pub async fn claimed(
+    connection: &mut PgConnection,
+    consumer: &str,
+    topic: &str,
+    partition: i32,
+    epoch: Uuid,
+) -> Result<Option<Place>, StoreError> {
+    let row = sqlx::query(
+        "select partition, next, (extract(epoch from watermark) * 1000000)::bigint as watermark_us
+         from window_position where consumer = $1 and topic = $2 and partition = $3 and epoch = $4",
+    )
+    .bind(consumer)
+    .bind(topic)
+    .bind(partition)
+    .bind(epoch)
+    .fetch_optional(connection)
+    .await?;
+    row.as_ref().map(place).transpose()
 }
 
 const REACH: &str = "
@@ -62,33 +90,32 @@ const REACH: &str = "
     set next = x.next, updated_at = now(),
         watermark = case when x.watermark is null then w.watermark
                          else timestamptz 'epoch' + x.watermark * interval '1 microsecond' end
-    from (select * from unnest($4::int[], $5::bigint[], $6::bigint[]) as u(partition, next, watermark)
+    from (select * from unnest($4::int[], $5::bigint[], $6::bigint[], $7::bigint[]) as u(partition, next, watermark, start)
           order by 1) as x
-    where w.consumer = $1 and w.topic = $2 and w.epoch = $3 and w.partition = x.partition";
+    where w.consumer = $1 and w.topic = $2 and w.epoch = $3 and w.partition = x.partition and w.next = x.start
+    returning w.partition";
 
-/// Moves these places, in the transaction of what was counted; `false`: of one of them somebody else may write now.
+/// Moves these places, in the transaction of what was counted, and says which: the others are somebody else's now, or
+/// were never where they are thought to be.
 pub async fn reach(
     connection: &mut PgConnection,
     consumer: &str,
     topic: &str,
     epoch: Uuid,
-    places: &[Place],
-) -> Result<bool, StoreError> {
-    let done = sqlx::query(REACH)
+    steps: &[Step],
+) -> Result<Vec<i32>, StoreError> {
+    let watermark = |step: &Step| step.to.clock.watermark.map(Timestamp::as_microsecond);
+    let moved = sqlx::query_scalar(REACH)
         .bind(consumer)
         .bind(topic)
         .bind(epoch)
-        .bind(places.iter().map(|place| place.partition).collect::<Vec<_>>())
-        .bind(places.iter().map(|place| place.next).collect::<Vec<_>>())
-        .bind(
-            places
-                .iter()
-                .map(|place| place.clock.watermark.map(Timestamp::as_microsecond))
-                .collect::<Vec<_>>(),
-        )
-        .execute(connection)
+        .bind(steps.iter().map(|step| step.to.partition).collect::<Vec<_>>())
+        .bind(steps.iter().map(|step| step.to.next).collect::<Vec<_>>())
+        .bind(steps.iter().map(watermark).collect::<Vec<_>>())
+        .bind(steps.iter().map(|step| step.from).collect::<Vec<_>>())
+        .fetch_all(connection)
         .await?;
-    Ok(done.rows_affected() == places.len() as u64)
+    Ok(moved)
 }
 
 /// Lists what could not be read.
@@ -229,7 +256,7 @@ pub async fn hear<'a>(
             messages.push(told(id, &heard.tenant_id, since, Some(until)));
         }
     }
-    let latest = |heard: &Heard| heard.at.last().map(|at| at.as_microsecond());
+    let latest = |heard: &Heard| heard.at.iter().max().map(|at| at.as_microsecond());
     sqlx::query(
         "insert into courier_seen as s (courier_id, tenant_id, partition, last_seen_at)
          select id, tenant, p, timestamptz 'epoch' + at * interval '1 microsecond'
@@ -365,7 +392,7 @@ pub async fn expire(connection: &mut PgConnection, older_than: SignedDuration) -
     let mut gone = 0;
     for sql in [
         "delete from kpi_order where order_id in (select order_id from kpi_order
-            where placed_at < now() - $1 * interval '1 second' limit 10000)",
+            where placed_at < now() - $1 * interval '1 second' limit 100000)",
         "delete from kpi_orders_per_minute where window_start < now() - $1 * interval '1 second'",
         "delete from kpi_orders_hour where window_start < now() - $1 * interval '1 second'",
         "delete from kpi_late where seen_at < now() - $1 * interval '1 second'",

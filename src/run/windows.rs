@@ -32,7 +32,7 @@ use crate::metrics::{Metrics, WindowEvents};
 use crate::ops;
 use crate::pg::connect::{Database, within};
 use crate::pg::error::StoreError;
-use crate::pg::windows::{self as store, Place};
+use crate::pg::windows::{self as store, Place, Step};
 use crate::stream::starts::UnboundedStarts;
 use crate::stream::{self, ConsumerSettings, Observer, Outlets, PartitionFacts};
 use crate::windows::{Clock, kpi, presence};
@@ -159,6 +159,8 @@ impl Observer for Ends {
 #[derive(Debug, Clone, Copy)]
 struct Lane {
     next: ResumeAt,
+    /// The place in the database; below 0 while there is none.
+    stored: i64,
     clock: Clock,
 }
 
@@ -217,6 +219,16 @@ impl Reader {
                     None => return RunError::TaskLost("consumer"),
                 },
                 () = tokio::time::sleep_until(self.not_before.into()), if waiting => self.attempt().await,
+                () = tokio::time::sleep_until(look_at.into()) => {
+                    look_at = Instant::now() + LOOK_EVERY;
+                    let expiring = Instant::now() >= expire_at;
+                    if expiring {
+                        expire_at = Instant::now() + EXPIRE_EVERY;
+                    }
+                    if let Err(error) = self.look(expiring).await {
+                        tracing::warn!(%error, consumer = self.consumer, "windows cannot be looked after now");
+                    }
+                }
                 delivery = deliveries.recv(), if !waiting => match delivery {
                     Some(Delivery::Records(records)) => {
                         for record in records {
@@ -233,37 +245,35 @@ impl Reader {
                     }
                     None => return RunError::TaskLost("consumer"),
                 },
-                () = tokio::time::sleep_until(look_at.into()) => {
-                    look_at = Instant::now() + LOOK_EVERY;
-                    let expiring = Instant::now() >= expire_at;
-                    if expiring {
-                        expire_at = Instant::now() + EXPIRE_EVERY;
-                    }
-                    if let Err(error) = self.look(expiring).await {
-                        tracing::warn!(%error, consumer = self.consumer, "windows cannot be looked after now");
-                    }
-                }
             }
         }
+    }
+
+    async fn claimed(&self, partition: i32) -> Result<Option<Place>, StoreError> {
+        within(async {
+            let mut connection = self.database.pool().acquire().await?;
+            store::claimed(&mut connection, self.consumer, &self.topic, partition, self.epoch).await
+        })
+        .await
     }
 
     async fn on_control(&mut self, news: Control) {
         match news {
             Control::Assigned { lane, start, .. } => {
-                // Claimed by the polling thread a moment ago; asked again for the clock.
-                let places = loop {
-                    match claim(&self.database, self.consumer, &self.topic, &[lane.partition], self.epoch)
-                        .await
-                    {
-                        Ok(places) => break places,
+                // Claimed by the polling thread a moment ago; asked for its clock.
+                let place = loop {
+                    match self.claimed(lane.partition).await {
+                        Ok(place) => break place,
                         Err(error) => {
                             tracing::warn!(%error, partition = lane.partition, "the clock of a partition cannot be read");
-                            tokio::time::sleep(self.pause).await;
+                            tokio::time::sleep(FIRST_PAUSE).await;
                         }
                     }
                 };
-                let clock = places.first().map(|place| place.clock).unwrap_or_default();
-                self.lanes.insert(lane, Lane { next: start, clock });
+                // Claimed by somebody else since: its records are not ours to count.
+                if let Some(Place { next: stored, clock, .. }) = place {
+                    self.lanes.insert(lane, Lane { next: start, stored, clock });
+                }
             }
             Control::Revoked { lanes, done, .. } => {
                 // What was not counted of them is read again by whoever has them next.
@@ -300,32 +310,41 @@ impl Reader {
             .filter_map(|(lane, next)| Some((*lane, Lane { next: *next, ..*self.lanes.get(lane)? })))
             .collect();
         let batch = self.fold(&mut after);
-        let mut places: Vec<Place> = after
-            .iter()
-            .map(|(lane, at)| Place { partition: lane.partition, next: at.next.0, clock: at.clock })
-            .collect();
-        places.sort_unstable_by_key(|place| place.partition);
+        let mut steps: Vec<Step> = after.iter().map(|(lane, at)| step(*lane, *at)).collect();
+        steps.sort_unstable_by_key(|step| step.to.partition);
         let mut connection = self.database.pool().acquire().await?;
-        let written = within(self.commit(&mut connection, &batch, &places)).await?;
+        let written = within(self.commit(&mut connection, &batch, &steps)).await?;
         drop(connection);
-        self.batch.clear();
-        self.reached.clear();
         match written {
-            Some(counted) => {
+            Ok(counted) => {
+                self.batch.clear();
+                self.reached.clear();
                 self.metrics.window_events(self.consumer, &counted);
                 for (lane, at) in after {
                     self.watermarks.set(lane, at.next);
-                    self.lanes.insert(lane, at);
+                    self.lanes.insert(lane, Lane { stored: at.next.0, ..at });
                 }
             }
-            None => {
-                tracing::info!(
-                    consumer = self.consumer,
-                    "partitions were taken over; what was read of them is thrown away"
-                );
-            }
+            Err(ours) => self.give_up(|lane| !ours.contains(&lane.partition)),
         }
         Ok(())
+    }
+
+    /// Lanes that somebody else counts now. Those that are still ours keep their records, and are written without them.
+    fn give_up(&mut self, lost: impl Fn(&LaneId) -> bool) {
+        let lanes: Vec<LaneId> =
+            self.lanes.keys().copied().filter(|lane| lost(lane) && self.reached.contains_key(lane)).collect();
+        tracing::info!(
+            consumer = self.consumer,
+            ?lanes,
+            "partitions were taken over; what was read of them is thrown away"
+        );
+        self.batch.retain(|record| !lanes.contains(&record.lane));
+        self.reached.retain(|lane, _| !lanes.contains(lane));
+        self.lanes.retain(|lane, _| !lanes.contains(lane));
+        for lane in lanes {
+            self.watermarks.forget(lane);
+        }
     }
 
     fn fold(&mut self, after: &mut HashMap<LaneId, Lane>) -> Batch {
@@ -357,17 +376,18 @@ impl Reader {
         folded
     }
 
-    /// `None`: somebody else may write one of these partitions now.
+    /// An error says which partitions could have been moved: the others are somebody else's now, and nothing was written.
     async fn commit(
         &self,
         connection: &mut PgConnection,
         batch: &Batch,
-        places: &[Place],
-    ) -> Result<Option<WindowEvents>, StoreError> {
+        steps: &[Step],
+    ) -> Result<Result<WindowEvents, Vec<i32>>, StoreError> {
         let mut transaction = connection.begin().await?;
-        if !store::reach(&mut transaction, self.consumer, &self.topic, self.epoch, places).await? {
+        let moved = store::reach(&mut transaction, self.consumer, &self.topic, self.epoch, steps).await?;
+        if moved.len() != steps.len() {
             transaction.rollback().await?;
-            return Ok(None);
+            return Ok(Err(moved));
         }
         let counted = store::count(&mut transaction, &batch.kpi.placed).await?;
         store::hear(&mut transaction, batch.presence.heard.iter(), self.offline_after).await?;
@@ -378,7 +398,7 @@ impl Reader {
         transaction.commit().await?;
         crate::crash::point("windows_after_commit");
         let rejected = batch.kpi.rejected.len() + batch.presence.rejected.len();
-        Ok(Some(WindowEvents {
+        Ok(Ok(WindowEvents {
             read: batch.read,
             late: counted.late,
             rejected: u64::try_from(rejected).unwrap_or(u64::MAX),
@@ -406,18 +426,17 @@ impl Reader {
                 Some((lane.partition, clock))
             })
             .collect();
-        let places: Vec<Place> = self
-            .lanes
-            .iter()
-            .map(|(lane, at)| Place { partition: lane.partition, next: at.next.0, clock: at.clock })
-            .collect();
+        let steps: Vec<Step> = self.lanes.iter().map(|(lane, at)| step(*lane, stored(*at))).collect();
         within(async {
             let mut transaction = connection.begin().await?;
             let silent = store::look_for_silence(&mut transaction, &clocks, self.offline_after).await?;
             // Nothing to tell: nothing to write. Else only as the one who may.
-            if silent > 0
-                && store::reach(&mut transaction, self.consumer, &self.topic, self.epoch, &places).await?
-            {
+            let may = silent > 0
+                && store::reach(&mut transaction, self.consumer, &self.topic, self.epoch, &steps)
+                    .await?
+                    .len()
+                    == steps.len();
+            if may {
                 transaction.commit().await?;
             } else {
                 transaction.rollback().await?;
@@ -426,6 +445,17 @@ impl Reader {
         })
         .await
     }
+}
+
+/// From what stands in the database to where the lane is.
+const fn step(lane: LaneId, at: Lane) -> Step {
+    let to = Place { partition: lane.partition, next: at.next.0, clock: at.clock };
+    Step { from: at.stored, to }
+}
+
+/// Where it is in the database.
+const fn stored(at: Lane) -> Lane {
+    Lane { next: ResumeAt(at.stored), ..at }
 }
 
 /// What the records of a batch come to.

@@ -4,8 +4,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{Clock, Rejected};
+use super::{Clock, Rejected, plausible, storable};
 use crate::codec::order_events::OrderEvents;
+
+/// More than any order costs; sums of such stay countable.
+const CENTS_MAX: i64 = 100_000_000_000_000;
 
 /// An order that was placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,14 +71,18 @@ impl Batch {
         message: Message<'_>,
     ) {
         let placed = events.read(message.event_type, message.form, message.value, |fact| {
+            storable("tenantId", fact.tenant_id)?;
+            // An order of a wrong clock is counted where that clock says; but no calendar begins before 2000 here.
+            plausible(fact.at, None)?;
             let before = clock.watermark;
             let late = clock.passes(fact.at, message.logged, allowed);
             if fact.name != "OrderPlaced" {
                 return Ok(None);
             }
             let items: Items = serde_json::from_str(fact.payload).map_err(|error| error.to_string())?;
+            let amount_cents = items.cost().filter(|cents| (0..=CENTS_MAX).contains(cents));
             let amount_cents =
-                items.cost().ok_or_else(|| "items: cost more than can be counted".to_owned())?;
+                amount_cents.ok_or_else(|| "items: cost more than can be counted".to_owned())?;
             Ok(Some(Placed {
                 order_id: fact.order_id,
                 tenant_id: fact.tenant_id.to_owned(),

@@ -37,6 +37,29 @@ impl Clock {
     }
 }
 
+/// Ids are stored: they are bounded, and hold nothing that a text cannot.
+const ID_MAX: usize = 200;
+
+fn storable(field: &str, id: &str) -> Result<(), String> {
+    if id.is_empty() || id.len() > ID_MAX || id.contains(char::is_control) {
+        return Err(format!("{field}: must be a text of 1 to {ID_MAX} bytes without control characters"));
+    }
+    Ok(())
+}
+
+/// A time that a clock could have shown when the record was written: not before 2000, not far ahead of the log.
+fn plausible(at: Timestamp, logged: Option<Timestamp>) -> Result<(), String> {
+    const BEGIN: Timestamp = Timestamp::constant(946_684_800, 0);
+    let end = logged.and_then(|logged| logged.checked_add(AHEAD_MAX).ok()).unwrap_or(Timestamp::MAX);
+    if at < BEGIN {
+        return Err(format!("at: {at} lies before the year 2000"));
+    }
+    if at > end {
+        return Err(format!("at: {at} lies more than a minute ahead of its record's time in the log"));
+    }
+    Ok(())
+}
+
 /// A message that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {

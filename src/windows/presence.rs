@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
-use super::{Clock, Rejected};
+use super::{Clock, Rejected, plausible, storable};
 
 /// A heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -21,7 +21,7 @@ pub struct Beat {
 pub struct Heard {
     pub tenant_id: String,
     pub partition: i32,
-    /// In order, each once.
+    /// In the order of the log: what is judged must not depend on where batches are cut.
     pub at: Vec<Timestamp>,
 }
 
@@ -31,9 +31,6 @@ pub struct Batch {
     pub heard: BTreeMap<String, Heard>,
     pub rejected: Vec<Rejected>,
 }
-
-/// Ids are stored: they are bounded, and hold nothing that a text cannot.
-const ID_MAX: usize = 200;
 
 impl Batch {
     /// Takes the next heartbeat of a partition.
@@ -45,7 +42,7 @@ impl Batch {
         logged: Option<Timestamp>,
         value: &[u8],
     ) {
-        match read(value) {
+        match read(value).and_then(|beat| plausible(beat.at, logged).map(|()| beat)) {
             Ok(beat) => {
                 clock.passes(beat.at, logged, SignedDuration::ZERO);
                 let Beat { courier_id, tenant_id, at } = beat;
@@ -56,9 +53,7 @@ impl Batch {
                 });
                 heard.tenant_id = tenant_id;
                 heard.partition = partition;
-                if let Err(place) = heard.at.binary_search(&at) {
-                    heard.at.insert(place, at);
-                }
+                heard.at.push(at);
             }
             Err(reason) => self.rejected.push(Rejected { partition, offset, reason }),
         }
@@ -67,15 +62,13 @@ impl Batch {
 
 fn read(value: &[u8]) -> Result<Beat, String> {
     let beat: Beat = serde_json::from_slice(value).map_err(|error| error.to_string())?;
-    for (field, id) in [("courierId", &beat.courier_id), ("tenantId", &beat.tenant_id)] {
-        if id.is_empty() || id.len() > ID_MAX || id.contains(char::is_control) {
-            return Err(format!("{field}: must be a text of 1 to {ID_MAX} bytes without control characters"));
-        }
-    }
+    storable("courierId", &beat.courier_id)?;
+    storable("tenantId", &beat.tenant_id)?;
     Ok(beat)
 }
 
-/// Silences longer than `offline_after` between `last_seen` and the heartbeats after it: since when, until when.
+/// Silences longer than `offline_after` between `last_seen` and the heartbeats after it, taken as they came: since when,
+/// until when. One that is older than another before it says nothing new.
 pub fn silences(
     last_seen: Option<Timestamp>,
     at: &[Timestamp],
@@ -113,16 +106,40 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_are_put_in_order_and_what_is_none_is_named() {
-        let (mut batch, mut clock) = (Batch::default(), Clock::default());
-        let beat = |second: i64| format!(r#"{{"courierId":"k1","tenantId":"t1","at":"{}"}}"#, at(second));
-        for (offset, second) in [(0, 5), (1, 3), (2, 5)] {
-            batch.add(&mut clock, 0, offset, None, beat(second).as_bytes());
+    fn heartbeats_are_judged_alike_however_they_are_cut() {
+        let after = SignedDuration::from_secs(10);
+        let beats = [at(0), at(18), at(9), at(19), at(40)];
+        let whole = silences(None, &beats, after);
+        assert_eq!(whole, [(at(0), at(18)), (at(19), at(40))]);
+        for cut in 0..beats.len() {
+            let (left, right) = beats.split_at(cut);
+            let mut parts = silences(None, left, after);
+            parts.extend(silences(left.iter().max().copied(), right, after));
+            assert_eq!(parts, whole, "cut at {cut}");
         }
-        batch.add(&mut clock, 0, 3, None, br#"{"courierId":"","tenantId":"t1","at":"2026-01-01T00:00:00Z"}"#);
-        assert_eq!(batch.heard["k1"].at, [at(3), at(5)]);
-        assert_eq!(clock.watermark, Some(at(5)));
-        assert_eq!(batch.rejected.len(), 1);
-        assert!(batch.rejected[0].reason.starts_with("courierId: "), "{:?}", batch.rejected);
+    }
+
+    #[test]
+    fn what_is_no_heartbeat_is_named_and_moves_nothing() {
+        let logged = Some(at(100));
+        let beat = |courier: &str, time: &str| {
+            format!(r#"{{"courierId":"{courier}","tenantId":"t1","at":"{time}"}}"#)
+        };
+        let cases = [
+            (beat("", "2026-10-14T12:00:00Z"), "courierId: "),
+            (beat("k\\u0000", "2026-10-14T12:00:00Z"), "courierId: "),
+            (beat("k1", "-009999-06-01T00:00:00Z"), "at: "),
+            (beat("k1", "2099-01-01T00:00:00Z"), "at: "),
+            ("{}".to_owned(), "missing field"),
+        ];
+        let (mut batch, mut clock) = (Batch::default(), Clock::default());
+        for (offset, (value, _)) in (0..).zip(&cases) {
+            batch.add(&mut clock, 0, offset, logged, value.as_bytes());
+        }
+        assert_eq!((batch.heard.len(), clock.watermark), (0, None));
+        assert_eq!(batch.rejected.len(), cases.len());
+        for (rejected, (value, reason)) in batch.rejected.iter().zip(&cases) {
+            assert!(rejected.reason.starts_with(reason), "{value}: {}", rejected.reason);
+        }
     }
 }

@@ -138,6 +138,7 @@ async fn what_is_late_or_unreadable_is_listed_and_a_repetition_is_neither() {
         on(placed(late, "t1", after(539), 300)),
         on(placed(early, "t1", after(0), 100)),
         on(broken),
+        on(placed(Uuid::new_v4(), "t\u{0}1", after(600), 100)),
     ];
     shop.world.kafka.produce_all(&shop.events, messages).await;
     let _windows = shop.world.run(&["windows", "run"]);
@@ -145,19 +146,20 @@ async fn what_is_late_or_unreadable_is_listed_and_a_repetition_is_neither() {
         shop.world
             .one::<i64>("select coalesce(sum(next), 0)::bigint from window_position where consumer = 'kpi' and next >= 0")
             .await
-            == 5
+            == 6
     })
     .await;
     let listed: Vec<(Uuid, i64)> = shop.world.rows("select order_id, amount_cents from kpi_late").await;
     assert_eq!(listed, [(late, 300)]);
     assert_eq!(shop.world.one::<i64>("select sum(orders)::bigint from kpi_orders_per_minute").await, 2);
     let rejected: Vec<(i64, String)> =
-        shop.world.rows("select \"offset\", reason from window_rejected").await;
-    assert_eq!(rejected.len(), 1);
+        shop.world.rows("select \"offset\", reason from window_rejected order by 1").await;
+    assert_eq!(rejected.len(), 2);
+    assert!(rejected[1].1.starts_with("tenantId: "), "{rejected:?}");
     assert!(rejected[0].0 == 4 && rejected[0].1.contains("orderId"), "{rejected:?}");
     let list = shop.world.json(&["windows", "list"]).await;
-    let kpi = list.as_array().expect("a list").iter().find(|row| row["next"] == 5).expect("the partition");
-    assert_eq!((&kpi["late"], &kpi["rejected"]), (&json!(1), &json!(1)));
+    let kpi = list.as_array().expect("a list").iter().find(|row| row["next"] == 6).expect("the partition");
+    assert_eq!((&kpi["late"], &kpi["rejected"]), (&json!(1), &json!(2)));
     assert_eq!(kpi["watermark"], "2026-10-14T12:10:00.000000Z");
 }
 
@@ -192,4 +194,38 @@ async fn a_silent_courier_is_noticed_told_and_back_with_its_next_heartbeat() {
     };
     let expected = ["CourierOffline", "CourierBack", "CourierOffline", "CourierBack", "CourierOffline"];
     until("all of it is told", LATER, async || told().await == expected).await;
+}
+
+#[tokio::test]
+async fn a_partition_that_is_taken_over_costs_the_others_nothing() {
+    let Floor { shop, .. } = floor().await;
+    let orders: Vec<Uuid> = (0..60).map(|_| Uuid::new_v4()).collect();
+    let send = |range: std::ops::Range<usize>| -> Vec<Outgoing> {
+        let message = |n: usize| Outgoing {
+            partition: Some(i32::try_from(n % 2).expect("0 or 1")),
+            ..placed(orders[n], "t1", after(60), 100)
+        };
+        range.map(message).collect()
+    };
+    shop.world.kafka.produce_all(&shop.events, send(0..20)).await;
+    let mut windows = shop.world.run(&["windows", "run"]);
+    let counted = async || shop.world.one::<i64>("select count(*) from kpi_order").await;
+    until("the first are counted", LATER, async || counted().await == 20).await;
+    // As another owner would: the next write of partition 0 is refused, and with it what was read of it.
+    shop.world
+        .execute(
+            "update window_position set epoch = gen_random_uuid() where consumer = 'kpi' and partition = 0",
+        )
+        .await;
+    shop.world.kafka.produce_all(&shop.events, send(20..40)).await;
+    until("the other partition goes on", LATER, async || counted().await == 30).await;
+    shop.world.kafka.produce_all(&shop.events, send(40..60)).await;
+    until("and on", LATER, async || counted().await == 40).await;
+    windows.kill();
+    let _next = shop.world.run(&["windows", "run"]);
+    until("nothing is missing", LATER, async || counted().await == 60).await;
+    assert_eq!(
+        stored(&shop, "kpi_orders_per_minute").await[&("t1".to_owned(), "12:01".to_owned())],
+        (60, 6_000)
+    );
 }
