@@ -233,8 +233,9 @@ impl Worker {
         {
             report = self.messenger.withdraw(errand);
         }
-        // The answer may have come too late.
-        if unwanted.is_none() && matches!(at, Position::Forward(_)) {
+        // What was done may have been done too late. What waits for another try is taken back before that try.
+        let is_done = matches!(report.standing, Standing::Done | Standing::Suppressed);
+        if unwanted.is_none() && is_done && matches!(at, Position::Forward(_)) {
             unwanted = self.overdue(saga, begun.elapsed());
         }
         let moving = Moving {

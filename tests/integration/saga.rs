@@ -187,6 +187,22 @@ async fn b73_the_undo_waits_for_the_true_outcome_of_a_slow_step() {
 }
 
 #[tokio::test]
+async fn b73_what_is_to_be_tried_later_is_taken_back_when_the_deadline_passes_during_the_call() {
+    let mut shop = fleet(1).await;
+    shop.world.set(&["saga", "step_deadline"], "500ms");
+    let order = paid(&shop).await;
+    let later = Answer::slow(Duration::from_secs(1), Answer::with_header(429, "retry-after", "0"));
+    shop.world.provider.script(&format!("{order}/charge-fee"), [later, Answer::Status(200)]);
+    let _workers = workers(&shop).await;
+    let saga = begin(&shop, order).await;
+    ends(&shop, &saga, "failed").await;
+    let left = format!("select count(*) from efeito_aplicado where chave = '{saga}-charge-fee:charge-fee'");
+    assert_eq!(shop.number(&left).await, 0, "nothing is left for the sweeper to send");
+    assert_eq!(calls(&shop, order), ["charge-fee"]);
+    assert_eq!(reservations(&shop).await, (0, 1));
+}
+
+#[tokio::test]
 async fn of_two_sagas_for_one_courier_one_gets_it_and_the_other_gives_up_at_its_deadline() {
     let mut shop = fleet(1).await;
     shop.world.set(&["saga", "step_deadline"], "1s");
